@@ -1,0 +1,48 @@
+# Two commands do most things: `make demo` and `make test`. Both set up .venv first where it is missing or stale.
+PYTHON ?= python3.11
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.PHONY: demo test test-all lint format bench data docs clean
+
+demo: $(STAMP)
+	$(BIN)/python -m lapwing.demo
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -m "not slow and not browser and not peers and not gpu"
+
+test-all: $(STAMP)
+	$(BIN)/python -m pytest -m "not gpu"
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP)
+	for script in benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done
+	$(BIN)/python benchmarks/table.py
+
+# data sets that do not come with a dependency; so far everything used is bundled with scikit-learn
+data: $(STAMP)
+	$(BIN)/python -c "from sklearn.datasets import load_diabetes, load_digits; print(load_diabetes().data.shape, load_digits().data.shape)"
+
+docs: $(STAMP)
+	$(BIN)/python benchmarks/table.py
+	$(BIN)/python -m pytest -q docs README.md
+
+clean:
+	rm -rf $(VENV) runs build dist .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(STAMP): pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo "lapwing needs Python 3.11: install it, or run make PYTHON=/path/to/python3.11"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade "pip>=25.1"
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[all]" --group dev
+	touch $@

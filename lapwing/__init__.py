@@ -1,0 +1,43 @@
+"""lapwing: honest error bars for what you already trained.
+
+The data flow, top to bottom:
+
+    features + targets + likelihood     lapwing.LinearModel
+    + prior (isotropic, per group, g)   lapwing.infer
+    = posterior                         mean, draws, evidence, tuned precisions, leave-one-out
+    + new inputs                        posterior.predict -> lapwing.Prediction
+
+`lapwing.linear` wraps this flow as scikit-learn estimators; `lapwing.linalg` holds the operators and solvers under it.
+"""
+
+from importlib import import_module
+from importlib.metadata import version
+from typing import Any
+
+_HOME = {
+    "Estimate": "linalg.estimators",
+    "Exact": "bayes.inference",
+    "GPrior": "bayes.priors",
+    "Gamma": "bayes.likelihoods",
+    "Gaussian": "bayes.likelihoods",
+    "Isotropic": "bayes.priors",
+    "LinearModel": "bayes.linear_model",
+    "Noise": "bayes.noise",
+    "PerGroup": "bayes.priors",
+    "Posterior": "bayes.posterior",
+    "Prediction": "bayes.predictive",
+    "infer": "bayes.inference",
+}
+
+__all__ = [*_HOME, "__version__"]
+__version__ = version("lapwing")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(f"lapwing.{_HOME[name]}"), name)
+    raise AttributeError(f"module 'lapwing' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

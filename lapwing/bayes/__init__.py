@@ -1,0 +1,1 @@
+"""Linear models to beliefs: priors, likelihoods, evidence, posteriors, predictions. Knows no networks."""

@@ -1,0 +1,108 @@
+"""The one noun: features, targets and a likelihood."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from lapwing.bayes.likelihoods import Gaussian
+from lapwing.linalg.operators import Dense, LinearOperator, Sparse, as_operator, as_tensor
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class LinearModel:
+    """y = Φ θ + noise, with features Φ known by their products.
+
+    `features` (n·m × d) is a NumPy array, SciPy sparse matrix, torch tensor or LinearOperator, the m outputs of
+    one datum in consecutive rows. `targets` is (n,) or (n, m). `weights` (n,) counts each datum that many
+    times. `features_at` makes the feature operator of new inputs; for a design matrix that is the matrix itself.
+
+    >>> model = LinearModel([[1.0, 0.0], [1.0, 1.0], [1.0, 2.0]], [0.1, 0.9, 2.1], Gaussian())
+    >>> model.features.shape, model.outputs
+    ((3, 2), 1)
+    """
+
+    features: Any
+    targets: Any
+    likelihood: Gaussian
+    weights: Any = None
+    features_at: Callable[[Any], LinearOperator] = as_operator
+
+    def __post_init__(self) -> None:
+        features, targets = as_operator(self.features), as_tensor(self.targets)
+        if targets.ndim not in (1, 2) or targets.numel() == 0:
+            raise ValueError(f"targets must have shape (n,) or (n, m) with n ≥ 1, got {tuple(targets.shape)}")
+        if features.shape[0] != targets.numel() or features.shape[1] == 0:
+            raise ValueError(
+                f"features of shape {features.shape} do not fit targets of shape {tuple(targets.shape)}: expected "
+                f"{targets.numel()} rows, one for each target, and at least one column"
+            )
+        check_finite("features", features)
+        check_finite("targets", Dense(targets.reshape(len(targets), -1)))
+        for name, value in (
+            ("features", features),
+            ("targets", targets.double()),
+            ("weights", self._weights(targets)),
+        ):
+            object.__setattr__(self, name, value)
+        self.likelihood.row_precision(targets)  # a misfit is an error here, not later
+
+    def _weights(self, targets: Tensor) -> Tensor:
+        if self.weights is None:
+            return torch.ones(len(targets), dtype=torch.float64)
+        weights = as_tensor(self.weights).double()
+        if weights.shape != targets.shape[:1] or not bool((weights.isfinite() & (weights >= 0)).all()):
+            raise ValueError(
+                f"weights must be {len(targets)} finite numbers, none negative, got shape {tuple(weights.shape)}"
+            )
+        if not bool((weights > 0).any()):
+            raise ValueError("every weight is zero: no data are left")
+        return weights
+
+    @property
+    def outputs(self) -> int:
+        """Outputs per datum, m."""
+        return 1 if self.targets.ndim == 1 else self.targets.shape[1]
+
+    @property
+    def row_counts(self) -> Tensor:  # (n * m,)
+        """How often each target counts."""
+        return self.weights.repeat_interleave(self.outputs)
+
+
+def check_finite(what: str, operator: LinearOperator) -> None:
+    """Raise where a stored matrix holds NaN, infinity, or numbers whose squares leave the range of float64."""
+    values = _stored(operator)
+    if values is None or not values.numel():
+        return
+    largest = values.abs().max()
+    if not bool(largest.isfinite()):
+        bad = ~values.isfinite()
+        row, column = _position(operator, int(bad.reshape(-1).nonzero()[0]))
+        raise ValueError(
+            f"{what} contain {int(bad.sum())} NaN or infinite values, the first at row {row}, column {column}: "
+            "remove or impute them first"
+        )
+    if largest > 1e140 or 0 < largest < 1e-140:
+        raise ValueError(
+            f"the largest of the {what} is {float(largest):.1e}, and its square leaves the range of float64: "
+            "change their units"
+        )
+
+
+def _stored(operator: LinearOperator) -> Tensor | None:
+    if isinstance(operator, Sparse):
+        return torch.from_numpy(operator.matrix.data)
+    return operator.matrix if isinstance(operator, Dense) else None
+
+
+def _position(operator: LinearOperator, index: int) -> tuple[int, int]:
+    if isinstance(operator, Sparse):
+        row = int(operator.matrix.indptr.searchsorted(index, side="right")) - 1
+        return row, int(operator.matrix.indices[index])
+    return divmod(index, operator.shape[1])

@@ -1,0 +1,282 @@
+"""A posterior over the weights of a linear model, and what can be asked of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from lapwing.bayes import evidence, tuning
+from lapwing.bayes.evidence import EvidenceParts, Precisions
+from lapwing.bayes.leave_one_out import LeaveOneOut, leave_one_out
+from lapwing.bayes.likelihoods import Gaussian
+from lapwing.bayes.linear_model import LinearModel, check_finite
+from lapwing.bayes.noise import DATA, PRIOR, SAMPLE, Noise
+from lapwing.bayes.predictive import Prediction
+from lapwing.bayes.priors import DiagonalPrior
+from lapwing.bayes.statistics import Statistics, Whitened, scaled_features, whiten
+from lapwing.linalg.estimators import Estimate
+from lapwing.linalg.operators import Diagonal, LinearOperator, row_blocks
+from lapwing.linalg.solvers import CG
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Verification:
+    """Our predictive variances beside those of an independent solve."""
+
+    ours: Tensor
+    reference: Tensor
+
+    @property
+    def relative_error(self) -> float:
+        """The largest relative error of our variances."""
+        return float(((self.ours - self.reference).abs() / self.reference.clamp_min(1e-300)).max())
+
+    def __repr__(self) -> str:
+        return (
+            f"largest relative error of {len(self.ours)} predictive variances: {self.relative_error:.1e} "
+            "(against conjugate gradients to 1e-8)"
+        )
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Posterior:
+    """N(mean, H⁻¹) over the weights, with its prior, noise and evidence.
+
+    Made by `infer`. `at` and `tune` return new posteriors from compressed statistics, without the training data.
+    """
+
+    statistics: tuple[Statistics, ...] = field(repr=False)
+    prior: DiagonalPrior
+    noise_precision: Tensor  # (noise groups,), relative to the noise given, to one where it is tuned
+    given: Gaussian  # the likelihood as it was asked for
+    outputs: int | None  # None for targets of shape (n,)
+    whitened: Whitened = field(repr=False)
+    mean: Tensor = field(repr=False)  # (d,)
+    deviations: Tensor = field(repr=False)  # (d, draws), zero-mean
+    evidence_parts: EvidenceParts
+    seed: int
+    diagnostics: dict[str, Any] = field(repr=False)
+    features_at: Callable[[Any], LinearOperator] = field(repr=False)
+    model: LinearModel | None = field(repr=False, default=None)
+    curve: tuning.Curve | None = field(repr=False, default=None)
+
+    @property
+    def likelihood(self) -> Gaussian:
+        """The likelihood with its noise as tuned or given."""
+        std = self.noise_precision.rsqrt()
+        if self.given.noise_std is not None:
+            return replace(self.given, noise_std=self.given.noise_std * std[0])
+        return replace(self.given, noise_std=std if self.given.per_output and self.outputs else std[0])
+
+    @property
+    def draws(self) -> Tensor:  # (d, draws)
+        """Posterior draws of the weights, as columns: the same for the same seed, by whatever method."""
+        return self.mean[:, None] + self.deviations
+
+    @property
+    def log_evidence(self) -> Estimate:
+        """log p(y) at the precisions of this posterior."""
+        return Estimate(self.evidence_parts.total)
+
+    @property
+    def effective_dimension(self) -> Estimate:
+        """γ = tr(H⁻¹M): how many weights the data determined."""
+        k = self.whitened.spectrum.values
+        return Estimate(float((k / (1 + k)).sum()))
+
+    @property
+    def covariance(self) -> Tensor:  # (d, d)
+        """The posterior covariance as a matrix: for small models."""
+        return self.whitened.covariance()
+
+    def sample(self, n: int) -> Tensor:  # (d, n)
+        """Fresh posterior draws of the weights, as columns, beyond those in `draws`."""
+        normals = Noise(self.seed, SAMPLE).rows(0, len(self.mean), n)
+        return self.mean[:, None] + self.whitened.root(normals)
+
+    def functions(self, inputs: Any) -> Tensor:  # (draws, *outputs)
+        """Joint draws of the model's outputs, from the same weights at every call."""
+        features = self._features(inputs)
+        return self._shaped((features @ self.draws.to(features.like)).mT, lead=1)
+
+    def predict(self, inputs: Any, *, batch_size: int | None = None) -> Prediction:
+        """The predictive distribution at new inputs: closed form, with function draws beside it."""
+        features = self._features(inputs)
+        prior_variance, epistemic = self._variances(features, batch_size)
+        return Prediction(
+            mean=self._shaped(features @ self.mean.to(features.like)),
+            epistemic_variance=self._shaped(epistemic).to(features.like),
+            prior_variance=self._shaped(prior_variance).to(features.like),
+            noise_variance=self.likelihood.variance_at(self.outputs),
+            draws=self.functions(inputs) if self.deviations.shape[1] else None,
+            seed=self.seed,
+        )
+
+    def at(self, precision: Any = None, noise_std: Any = None) -> Posterior:
+        """The posterior at another prior precision or noise, without the training data.
+
+        `precision` is a number, one per group, or a mapping by group name.
+        """
+        prior = self.prior if precision is None else self.prior.with_precision(precision)
+        noise = self.noise_precision if noise_std is None else self._relative_precision(noise_std)
+        return assemble(self, prior, noise, tuned_by="given")
+
+    def tune(self, validation: Any) -> Posterior:
+        """The posterior whose precision (and noise, unless it was given) does best on held-out data.
+
+        `validation` is a pair of inputs and targets. The whole curve comes from one product with the validation
+        features, without the training data; it is kept in `curve`.
+        """
+        inputs, targets = validation
+        features = self._features(inputs)
+        curve = tuning.held_out(
+            self.whitened, self._evidence_problem(), features, targets,
+            noise_variance=self.likelihood.variance_at(self.outputs), tune_noise=self.given.noise_std is None,
+        )  # fmt: skip
+        prior = replace(self.prior, precision=self.prior.precision * curve.best_precision)
+        return replace(
+            assemble(self, prior, self.noise_precision * curve.best_noise, tuned_by="held-out density"),
+            curve=curve.scaled(float(self.prior.precision[0])),
+        )
+
+    def evidence_curve(self) -> tuning.Curve:
+        """Log evidence over the prior precision; a tuned noise takes its best value at each."""
+        tune_noise = self.given.noise_std is None
+        return tuning.by_evidence(self._evidence_problem(), tune_noise).scaled(float(self.prior.precision[0]))
+
+    def leave_one_out(self) -> LeaveOneOut:
+        """Leverages and leave-one-out predictions of the training data, without refitting."""
+        model = self._training_model("leave-one-out predictions")
+        noise = self.noise_precision[model.likelihood.row_groups(model.targets)]
+        return leave_one_out(model, self.whitened, noise * model.likelihood.row_precision(model.targets))
+
+    def verify(self, inputs: Any, count: int = 5) -> Verification:
+        """Re-solve the variance of the first few outputs by conjugate gradients on the data themselves."""
+        model = self._training_model("verify")
+        features = self._features(inputs)
+        rows = features.rows(0, min(count, features.shape[0])).double()
+        scaled = self._whitened_features(model)
+        whitened_rows = (self.whitened.std * rows).mT.to(scaled.like)
+        system = Diagonal(torch.ones_like(self.mean).to(scaled.like)) + scaled.T @ scaled
+        solution = CG(rtol=1e-8, max_steps=20 * len(self.mean) + 200).solve(system, whitened_rows).checked()
+        return Verification(self._variances(features, None)[1][: len(rows)], (whitened_rows * solution).sum(0))
+
+    def residuals(self) -> Tensor:  # (1 + draws,)
+        """True relative residuals of the mean and of every draw, from two products with the training data."""
+        model = self._training_model("residuals")
+        scaled, kept = self._whitened_features(model), self.whitened.std > 0
+        root = self._row_precision(model).sqrt()
+        zero = torch.zeros_like(self.mean)[:, None]
+        prior_noise = torch.cat([zero, Noise(self.seed, PRIOR).rows(0, len(zero), self.deviations.shape[1])], dim=1)
+        data_noise = Noise(self.seed, DATA).rows(0, len(root), self.deviations.shape[1])
+        targets = torch.cat([(root * model.targets.reshape(-1))[:, None], data_noise], dim=1)
+        solved = torch.cat([self.mean[:, None], self.deviations], dim=1)
+        solved = torch.where(kept[:, None], solved / torch.where(kept, self.whitened.std, 1)[:, None], prior_noise)
+        like = scaled.like
+        right = (scaled.T @ targets.to(like)).double() + prior_noise
+        error = (scaled.T @ (targets.to(like) - scaled @ solved.to(like))).double() + prior_noise - solved
+        return error.norm(dim=0) / right.norm(dim=0).clamp_min(1e-300)
+
+    def _row_precision(self, model: LinearModel) -> Tensor:  # (n * m,)
+        noise = self.noise_precision[model.likelihood.row_groups(model.targets)]
+        return noise * model.likelihood.row_precision(model.targets) * model.row_counts
+
+    def _whitened_features(self, model: LinearModel) -> LinearOperator:
+        return scaled_features(model.features, self._row_precision(model).sqrt(), self.whitened.std)
+
+    def _variances(self, features: LinearOperator, batch_size: int | None) -> tuple[Tensor, Tensor]:
+        """Prior and posterior variance of every output, in batches of rows."""
+        std, spectrum = self.whitened.std, self.whitened.spectrum
+        elements = 2**22 if batch_size is None else batch_size * (self.outputs or 1) * len(std)
+        parts = [
+            variances(rows.double() * std, spectrum.vectors, spectrum.values) for rows in row_blocks(features, elements)
+        ]
+        prior, posterior = (torch.cat(part) for part in zip(*parts, strict=True))
+        return prior, posterior
+
+    def _features(self, inputs: Any) -> LinearOperator:
+        features = self.features_at(inputs)
+        check_finite("inputs", features)
+        if features.shape[1] != len(self.mean):
+            raise ValueError(f"inputs have {features.shape[1]} features, the model was fitted with {len(self.mean)}")
+        return features
+
+    def _shaped(self, values: Tensor, lead: int = 0) -> Tensor:
+        return values if self.outputs is None else values.unflatten(lead, (-1, self.outputs))
+
+    def _relative_precision(self, noise_std: Any) -> Tensor:
+        std = Gaussian(noise_std).noise_std
+        base = self.given.noise_std
+        if (base is not None and base.ndim) or std.shape not in ((), self.noise_precision.shape):
+            raise ValueError(
+                f"cannot set noise_std of shape {tuple(std.shape)} here: this model has "
+                f"{len(self.noise_precision)} noise value(s); infer again with the likelihood you want"
+            )
+        return ((1.0 if base is None else base) / std).square().expand(self.noise_precision.shape)
+
+    def _evidence_problem(self) -> evidence.Problem:
+        """The evidence in multiples of the current precisions: always shift-invariant."""
+        w, parts = self.whitened, list(zip(self.noise_precision, self.statistics, strict=True))
+        log_weight = sum(s.log_weight + 0.5 * s.count * float(b.log()) for b, s in parts)
+        whole = Statistics(w.spectrum, w.targets, w.remainder, w.noise, sum(s.count for _, s in parts), log_weight)
+        one = DiagonalPrior(self.whitened.std, torch.zeros_like(self.prior.group_of), torch.ones(1).double(), ("all",))
+        return evidence.problem((whole,), one)
+
+    def _training_model(self, purpose: str) -> LinearModel:
+        if self.model is None:
+            raise ValueError(f"{purpose} need the training data, which this posterior does not carry: infer it again")
+        return self.model
+
+    def __repr__(self) -> str:
+        d = self.diagnostics
+        noise, how = self.likelihood.noise_std, "tuned" if self.given.noise_std is None else "given"
+        lines = [
+            f"Posterior over {len(self.mean):,} weights, given {d['observations']:,} observations",
+            f"  method              {d['method']} ({d['why']})",
+            f"  prior precision     {_listed(self.prior.precision)}{_pruned(self.prior)}, by {d['tuned_by']}",
+            f"  noise std           {_listed(noise.reshape(-1))}, {how}",
+            f"  effective dimension {self.effective_dimension}",
+            f"  log evidence        {self.log_evidence}",
+            f"  draws               {self.deviations.shape[1]}, seed {self.seed}",
+        ]
+        return "\n".join(lines)
+
+
+def variances(rows: Tensor, vectors: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    """Prior and posterior variance of whitened rows: ‖φ‖², and φ (I + V diag(k) Vᵀ)⁻¹ φᵀ without cancellation."""
+    prior = rows.square().sum(1)
+    projected = (rows @ vectors).square()
+    inside = projected @ (1 / (1 + k))
+    if vectors.shape[0] == vectors.shape[1]:
+        return prior, inside
+    return prior, inside + (prior - projected.sum(1)).clamp_min(0)
+
+
+def assemble(like: Any, prior: DiagonalPrior, noise_precision: Tensor, *, tuned_by: str) -> Posterior:
+    """A posterior at given precisions from what another posterior, or `infer`, knows of the data."""
+    whitened = whiten(like.statistics, prior, noise_precision)
+    normals = Noise(like.seed, PRIOR).rows(0, len(prior.scale), whitened.noise.shape[1])
+    problem = evidence.problem(like.statistics, prior)
+    parts = problem.parts(Precisions(prior.precision, noise_precision))
+    return Posterior(
+        statistics=like.statistics, prior=prior, noise_precision=noise_precision, given=like.given,
+        outputs=like.outputs, whitened=whitened, mean=whitened.mean, deviations=whitened.deviations(normals),
+        evidence_parts=parts, seed=like.seed, diagnostics={**like.diagnostics, "tuned_by": tuned_by},
+        features_at=like.features_at, model=like.model,
+    )  # fmt: skip
+
+
+def _listed(values: Tensor) -> str:
+    shown = ", ".join(f"{float(value):.4g}" for value in values[:6])
+    return shown + (f", … ({len(values)} values)" if len(values) > 6 else "")
+
+
+def _pruned(prior: DiagonalPrior) -> str:
+    names = [name for name, value in zip(prior.names, prior.precision, strict=True) if not bool(value.isfinite())]
+    return f" (pruned: {', '.join(names)})" if names else ""

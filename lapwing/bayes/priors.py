@@ -1,0 +1,184 @@
+"""Priors over weights: one precision, one per group, or one for features of unit curvature (the g-prior)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, final
+
+import torch
+from torch import Tensor
+
+from lapwing.bayes.likelihoods import Gamma
+from lapwing.bayes.noise import PRIOR, Noise
+from lapwing.linalg.operators import Diagonal, LinearOperator, as_tensor
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class DiagonalPrior:
+    """N(0, A⁻¹) with A⁻¹ = diag(scale² / precision of its group): what every prior is on a given model.
+
+    A precision of infinity is a pruned group: its weights are zero.
+    """
+
+    scale: Tensor  # (d,)
+    group_of: Tensor  # (d,), long
+    precision: Tensor  # (groups,)
+    names: tuple[str, ...]
+
+    @property
+    def std(self) -> Tensor:  # (d,)
+        """The prior standard deviation of every weight."""
+        return self.scale * self.precision.rsqrt()[self.group_of]
+
+    @property
+    def sizes(self) -> Tensor:  # (groups,)
+        """How many weights each group has."""
+        return torch.bincount(self.group_of, minlength=len(self.precision)).double()
+
+    def draw(self, noise: Noise, columns: int) -> Tensor:  # (d, columns)
+        """Independent draws of the weights."""
+        return self.std[:, None] * replace(noise, stream=PRIOR).rows(0, len(self.scale), columns)
+
+    def log_det(self) -> float:
+        """log det A, over the weights that are not pruned."""
+        std = self.std[self.std > 0]
+        return float(-2 * std.log().sum())
+
+    def with_precision(self, precision: Any) -> DiagonalPrior:
+        """The same prior at another precision: one for all groups, one per group in order, or a mapping by name."""
+        return replace(self, precision=_precisions(precision, self.names))
+
+
+class Prior(Protocol):
+    """A choice of prior; `on` fits it to a model's weights."""
+
+    @property
+    def tuned(self) -> bool:
+        """Whether the precision is to be found from data."""
+
+    @property
+    def hyperprior(self) -> Gamma | None:
+        """A density over the log precision, used in tuning."""
+
+    def on(self, features: LinearOperator, row_weights: Tensor) -> DiagonalPrior:
+        """The prior over the columns of these features."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Isotropic:
+    """One precision for every weight; tuned if it is not given.
+
+    >>> Isotropic(2.0).on(Diagonal(torch.ones(3).double()), torch.ones(3)).std
+    tensor([0.7071, 0.7071, 0.7071], dtype=torch.float64)
+    """
+
+    precision: float | None = None
+    hyperprior: Gamma | None = None
+
+    def __post_init__(self) -> None:
+        _check(self.precision)
+
+    @property
+    def tuned(self) -> bool:
+        return self.precision is None
+
+    def on(self, features: LinearOperator, row_weights: Tensor) -> DiagonalPrior:  # noqa: ARG002
+        scale = torch.ones(features.shape[1], dtype=torch.float64)
+        return _one_group(scale, self.precision)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class GPrior:
+    """One precision for features scaled to unit curvature: A = precision · diag(ΦᵀΦ), at unit noise.
+
+    The choice does not depend on the units of a feature. A feature that is zero on all data is held at the
+    curvature `floor` times the mean, so that its weight keeps a proper prior.
+    """
+
+    precision: float | None = None
+    hyperprior: Gamma | None = None
+    floor: float = 1e-12
+
+    def __post_init__(self) -> None:
+        _check(self.precision)
+
+    @property
+    def tuned(self) -> bool:
+        return self.precision is None
+
+    def on(self, features: LinearOperator, row_weights: Tensor) -> DiagonalPrior:
+        root = (row_weights / row_weights.mean().clamp_min(1e-300)).sqrt().to(features.like)
+        curvature = (Diagonal(root) @ features).column_squares().double()
+        lowest = self.floor * curvature.mean()
+        scale = curvature.clamp_min(lowest).rsqrt() if lowest > 0 else torch.ones_like(curvature)
+        return _one_group(scale, self.precision)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class PerGroup:
+    """One precision per group of weights, each tuned unless given.
+
+    `groups` maps a name to the indices of its weights (a list, slice, boolean mask or index tensor); every
+    weight belongs to exactly one group. `precision` is a number for all or a mapping by name.
+    """
+
+    groups: Mapping[str, Any]
+    precision: float | Mapping[str, float] | None = None
+    hyperprior: Gamma | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.groups, Mapping) or not self.groups:
+            raise ValueError(f"groups must map names to indices of weights, got {self.groups!r}")
+        for value in self.precision.values() if isinstance(self.precision, Mapping) else [self.precision]:
+            _check(value)
+
+    @property
+    def tuned(self) -> bool:
+        return self.precision is None
+
+    def on(self, features: LinearOperator, row_weights: Tensor) -> DiagonalPrior:  # noqa: ARG002
+        d = features.shape[1]
+        group_of = torch.full((d,), -1)
+        for number, indices in enumerate(self.groups.values()):
+            chosen = torch.arange(d)[indices if isinstance(indices, slice) else torch.as_tensor(indices)]
+            if bool((group_of[chosen] >= 0).any()):
+                raise ValueError(f"some weights of group {list(self.groups)[number]!r} are in another group too")
+            group_of[chosen] = number
+        if bool((group_of < 0).any()):
+            raise ValueError(
+                f"{int((group_of < 0).sum())} of {d} weights are in no group, the first is number "
+                f"{int((group_of < 0).nonzero()[0])}: add them to one"
+            )
+        names = tuple(self.groups)
+        precision = _precisions(1.0 if self.precision is None else self.precision, names)
+        return DiagonalPrior(torch.ones(d, dtype=torch.float64), group_of, precision, names)
+
+
+def _one_group(scale: Tensor, precision: float | None) -> DiagonalPrior:
+    group_of = torch.zeros(len(scale), dtype=torch.long)
+    return DiagonalPrior(scale, group_of, _precisions(precision or 1.0, ("all",)), ("all",))
+
+
+def _precisions(precision: Any, names: tuple[str, ...]) -> Tensor:
+    if isinstance(precision, Mapping):
+        if set(precision) != set(names):
+            raise ValueError(f"precisions given for groups {sorted(precision)}, expected {sorted(names)}")
+        precision = [float(precision[name]) for name in names]
+    values = as_tensor(precision).double()
+    if values.ndim == 0:
+        return values.expand(len(names)).clone()
+    if values.shape != (len(names),):
+        raise ValueError(f"got {values.numel()} precisions for {len(names)} groups {list(names)}")
+    return values
+
+
+def _check(precision: Any) -> None:
+    if precision is not None and not 0 < float(precision) < float("inf"):
+        raise ValueError(
+            f"a prior precision must be positive and finite, got {precision!r}; leave it out to have it tuned"
+        )

@@ -1,0 +1,104 @@
+"""Precision and noise over a whole curve: by evidence, or by the density of held-out data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+import numpy as np
+import scipy.optimize
+import torch
+from torch import Tensor
+
+from lapwing.bayes.evidence import Precisions, Problem, at_ratio
+from lapwing.bayes.statistics import Whitened
+from lapwing.linalg.operators import Diagonal, LinearOperator, as_tensor
+
+POINTS = 81
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """Scores over the prior precision, with the noise precision used at each; both as multiples until `scaled`."""
+
+    precision: Tensor  # (points,)
+    noise: Tensor  # (points,), multiple of the noise precision
+    log_evidence: Tensor  # (points,)
+    held_out: Tensor | None  # (points,), mean log predictive density per datum
+    best_precision: float
+    best_noise: float
+
+    def scaled(self, precision: float) -> Curve:
+        """The curve in units of the prior precision itself."""
+        return replace(self, precision=self.precision * precision, best_precision=self.best_precision * precision)
+
+
+def by_evidence(problem: Problem, tune_noise: bool) -> Curve:
+    """Log evidence over multiples of the precision."""
+    return _curve(problem, tune_noise, None)
+
+
+def held_out(
+    whitened: Whitened, problem: Problem, features: LinearOperator, targets: Any,
+    *, noise_variance: Tensor | str, tune_noise: bool,
+) -> Curve:  # fmt: skip
+    """Held-out density and evidence over multiples of the precision.
+
+    The predictive mean depends only on the ratio q of noise to prior precision, and the variances are
+    (q v(q) + noise) / b for a multiple b of both, so the best b of each ratio is known in closed form.
+    """
+    if isinstance(noise_variance, str):
+        raise ValueError(noise_variance)
+    std, spectrum = whitened.std, whitened.spectrum
+    projected = (features @ (std[:, None] * spectrum.vectors).to(features.like)).double()
+    outside = (
+        (features @ Diagonal(std.to(features.like))).row_squares().double() - projected.square().sum(1)
+    ).clamp_min(0)
+    if spectrum.complete:
+        outside = torch.zeros_like(outside)
+    y = as_tensor(targets).double().reshape(-1)
+    if len(y) != features.shape[0]:
+        raise ValueError(f"validation has {features.shape[0]} outputs and {len(y)} targets")
+    noise = noise_variance.reshape(-1).repeat(len(y) // noise_variance.numel())
+    k, coefficient = spectrum.values, spectrum.values.sqrt() * whitened.targets
+
+    def density(ratio: float) -> tuple[float, float]:
+        mean = projected @ (ratio * coefficient / (1 + ratio * k))
+        spread = ratio * (outside + projected.square() @ (1 / (1 + ratio * k))) + noise
+        errors = (y - mean).square() / spread
+        b = float(1 / errors.mean()) if tune_noise else 1.0
+        return float(-0.5 * (b * errors + (2 * np.pi * spread / b).log()).mean()), b
+
+    return _curve(problem, tune_noise, density)
+
+
+def _curve(problem: Problem, tune_noise: bool, density: Callable[[float], tuple[float, float]] | None) -> Curve:
+    """A grid of ratios, refined around the best one."""
+    problem = replace(problem, tune_noise=tune_noise)
+    start = Precisions(torch.ones(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64))
+
+    def score(log_ratio: float) -> tuple[float, float, float]:
+        """What is maximised, the noise multiple and the log evidence at a ratio of prior to noise precision."""
+        at = at_ratio(problem, start, torch.tensor(np.exp(log_ratio), dtype=torch.float64))
+        if density is None:
+            value = problem.objective(at)
+            return value, float(at.noise), value
+        value, b = density(float(np.exp(-log_ratio)))
+        at = Precisions(*torch.tensor([[np.exp(log_ratio) * b], [b]], dtype=torch.float64))
+        return value, b, problem.objective(at)
+
+    centre = np.log(max(problem.largest, 1.0))
+    grid = np.linspace(min(-12.0, centre - 23), centre + 7, POINTS)
+    scores = np.array([score(x) for x in grid])
+    best = int(np.argmax(scores[:, 0]))
+    low, high = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
+    found = scipy.optimize.minimize_scalar(lambda x: -score(x)[0], bounds=(low, high), method="bounded")
+    top = score(found.x)
+    noise = torch.from_numpy(scores[:, 1])
+    return Curve(
+        torch.from_numpy(np.exp(grid)) * noise, noise, torch.from_numpy(scores[:, 2]),
+        None if density is None else torch.from_numpy(scores[:, 0]),
+        best_precision=float(np.exp(found.x) * top[1]), best_noise=top[1],
+    )  # fmt: skip

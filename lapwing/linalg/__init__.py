@@ -1,0 +1,1 @@
+"""Matrices known by their products: operators, decompositions, solvers. Knows no networks and no probability."""

@@ -1,0 +1,100 @@
+"""Eigen-decompositions of Gram matrices, from the smaller side or from the matrix itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, final
+
+import torch
+from torch import Tensor
+
+from lapwing.linalg.memory import check_memory
+from lapwing.linalg.operators import LinearOperator, gram
+
+Side = Literal["primal", "dual", "svd"]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Spectrum:
+    """V and s with GᵀG = V diag(s) Vᵀ for a matrix G (n × d).
+
+    `vectors` has orthonormal columns. Rank d means that they span everything; otherwise G is zero on what they
+    leave out.
+    """
+
+    vectors: Tensor  # (d, rank)
+    values: Tensor  # (rank,), not negative
+
+    @property
+    def complete(self) -> bool:
+        """Whether the vectors span the whole space."""
+        return self.vectors.shape[0] == self.vectors.shape[1]
+
+    @property
+    def determined(self) -> Tensor:  # (rank,)
+        """1/√s where s is above round-off, and 0 elsewhere."""
+        return torch.where(self.values > cutoff(self.values, len(self.vectors)), self.values, torch.inf).rsqrt()
+
+    def rows(self) -> Tensor:  # (rank, d)
+        """R with RᵀR = GᵀG: the compressed matrix."""
+        return self.values.sqrt()[:, None] * self.vectors.mT
+
+    def left(self, operator: LinearOperator, columns: Tensor) -> Tensor:  # (n, k) -> (rank, k)
+        """Uᵀ times columns, with G = U diag(√s) Vᵀ: one product with Gᵀ."""
+        return self.determined[:, None] * (
+            self.vectors.mT @ operator.rmatmat(columns.to(operator.like)).to(self.vectors)
+        )
+
+    def left_adjoint(self, operator: LinearOperator, coefficients: Tensor) -> Tensor:  # (rank, k) -> (n, k)
+        """U times coefficients: one product with G."""
+        return operator.matmat((self.vectors @ (self.determined[:, None] * coefficients)).to(operator.like))
+
+
+def cutoff(values: Tensor, size: int) -> float:
+    """The eigenvalue below which a Gram matrix of this size holds only round-off."""
+    largest = float(values.max()) if len(values) else 0.0
+    return largest * max(size, len(values)) * torch.finfo(values.dtype).eps
+
+
+def decompose(operator: LinearOperator, side: Side | None = None) -> Spectrum:
+    """The spectrum of GᵀG: by default from the smaller of GᵀG and GGᵀ.
+
+    Both Gram sides are good to about eps · s_max / ρ when used at a ratio ρ of prior to noise precision;
+    `side="svd"` takes the singular values of G itself, several times slower, for very small ρ.
+    """
+    n, d = operator.shape
+    side = side or ("primal" if d <= n else "dual")
+    check_memory(
+        needed_bytes(operator.shape, side),
+        f"an exact posterior with {n:,} observations and {d:,} weights",
+        advice,
+    )
+    return {"primal": _primal, "dual": _dual, "svd": _svd}[side](operator)
+
+
+advice = "use fewer columns (or rows), or select a part of the weights"
+
+
+def needed_bytes(shape: tuple[int, int], side: Side) -> float:
+    """Peak memory of `decompose`, the operator itself not counted."""
+    n, d = shape
+    rank = min(n, d)
+    return 8.0 * {"primal": 3 * d * d, "dual": 3 * n * n + d * n, "svd": 2 * n * d + 2 * rank * (n + d)}[side]
+
+
+def _primal(operator: LinearOperator) -> Spectrum:
+    values, vectors = torch.linalg.eigh(gram(operator))
+    return Spectrum(vectors, values.clamp_min(0))
+
+
+def _dual(operator: LinearOperator) -> Spectrum:
+    values, left = torch.linalg.eigh(gram(operator.T))
+    kept = values > cutoff(values, operator.shape[1])
+    values, left = values[kept], left[:, kept]
+    return Spectrum(operator.rmatmat(left.to(operator.like)).double() / values.sqrt(), values)
+
+
+def _svd(operator: LinearOperator) -> Spectrum:
+    _, singular, right = torch.linalg.svd(operator.dense().double(), full_matrices=False)
+    return Spectrum(right.mT, singular.square())

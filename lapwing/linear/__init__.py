@@ -1,0 +1,5 @@
+"""scikit-learn estimators on top of lapwing's linear models."""
+
+from lapwing.linear.ridge import BayesianRidge
+
+__all__ = ["BayesianRidge"]

@@ -1,0 +1,271 @@
+"""BayesianRidge against scikit-learn's, against dense formulas, and as an estimator among others."""
+
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse
+from sklearn import linear_model
+from sklearn.datasets import load_diabetes
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import PolynomialFeatures, StandardScaler
+from sklearn.utils.estimator_checks import estimator_checks_generator
+
+from lapwing.linear import BayesianRidge
+from lapwing.linear import ridge as module
+from tests.problems import linear
+from tests.properties import check_covariance
+
+X, Y = load_diabetes(return_X_y=True)
+HYPERPRIORS = {"alpha_1": 2.0, "alpha_2": 30.0, "lambda_1": 3.0, "lambda_2": 0.01}
+CONVERGED = {"tol": 1e-10, "max_iter": 100_000}
+
+
+def wide() -> tuple[np.ndarray, np.ndarray]:
+    data = linear(25, 1, 40, noise_std=1.0, seed=6)
+    return data.features.numpy(), data.targets.numpy()
+
+
+@pytest.mark.parametrize(
+    "check", [pytest.param((estimator, check), id=check.func.__name__) for estimator, check in
+              estimator_checks_generator(BayesianRidge()) if check.func.__name__ != "check_array_api_input"]
+)  # fmt: skip
+def test_scikit_learns_own_checks(check):
+    """All but array-API input, which is checked for estimators that claim it."""
+    estimator, test = check
+    test(estimator)
+
+
+@pytest.mark.parametrize("data", ["diabetes", "wide"])
+@pytest.mark.parametrize("options", [{}, {"fit_intercept": False}, HYPERPRIORS])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_results_are_those_of_scikit_learn(data, options, weighted):
+    x, y = (X, Y) if data == "diabetes" else wide()
+    weights = np.random.default_rng(0).uniform(0.5, 1.5, len(y)) if weighted else None
+    ours = BayesianRidge(compute_score=True, **options).fit(x, y, sample_weight=weights)
+    start = {"alpha_init": 1.3 * ours.alpha_, "lambda_init": 0.7 * ours.lambda_} if options is HYPERPRIORS else {}
+    theirs = linear_model.BayesianRidge(compute_score=True, **CONVERGED, **options, **start)
+    theirs.fit(x, y, sample_weight=weights)
+    assert ours.alpha_ == pytest.approx(theirs.alpha_, rel=1e-5)
+    assert ours.lambda_ == pytest.approx(theirs.lambda_, rel=1e-5)
+    assert ours.scores_[-1] == pytest.approx(theirs.scores_[-1], rel=1e-9)
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=1e-5, atol=1e-6 * np.abs(theirs.coef_).max())
+    assert ours.intercept_ == pytest.approx(theirs.intercept_, rel=1e-6, abs=1e-6)
+    np.testing.assert_allclose(ours.sigma_, theirs.sigma_, rtol=1e-4, atol=1e-5 * np.abs(theirs.sigma_).max())
+    mean, std = ours.predict(x[:7], return_std=True)
+    their_mean, their_std = theirs.predict(x[:7], return_std=True)
+    np.testing.assert_allclose(mean, their_mean, rtol=1e-6)
+    np.testing.assert_allclose(std, their_std, rtol=1e-5)
+    np.testing.assert_allclose(ours.X_offset_, theirs.X_offset_, rtol=1e-12, atol=1e-16)
+
+
+def test_of_two_optima_the_better_one_is_found():
+    """Under this strong hyperprior scikit-learn's iteration ends 114 nats lower, unless it is started near ours."""
+    strong = {**HYPERPRIORS, "lambda_2": 5.0, "compute_score": True}
+    ours = BayesianRidge(**strong).fit(X, Y)
+    theirs = linear_model.BayesianRidge(**strong, **CONVERGED).fit(X, Y)
+    helped = linear_model.BayesianRidge(**strong, **CONVERGED, alpha_init=3e-4, lambda_init=1e-5).fit(X, Y)
+    assert ours.scores_[-1] > theirs.scores_[-1] + 100
+    assert ours.lambda_ == pytest.approx(helped.lambda_, rel=1e-5)
+
+
+def test_precisions_can_start_from_given_values():
+    free = BayesianRidge().fit(X, Y)
+    started = BayesianRidge(alpha_init=1e-2, lambda_init=1e-3).fit(X, Y)
+    assert started.alpha_ == pytest.approx(free.alpha_, rel=1e-6)
+    assert started.lambda_ == pytest.approx(free.lambda_, rel=1e-6)
+    stopped = BayesianRidge(alpha_init=1e-2, lambda_init=1e-3, max_iter=1).fit(X, Y)
+    assert stopped.n_iter_ == 1
+    assert stopped.lambda_ != pytest.approx(free.lambda_, rel=1e-3)
+
+
+@pytest.mark.parametrize("form", ["csr", "csc", "coo"])
+def test_sparse_data_give_the_dense_answer(form):
+    x = np.where(np.abs(X) > 0.03, X, 0)
+    dense = BayesianRidge().fit(x, Y)
+    sparse = BayesianRidge().fit(scipy.sparse.csr_array(x).asformat(form), Y)
+    assert sparse.lambda_ == pytest.approx(dense.lambda_, rel=1e-8)
+    np.testing.assert_allclose(sparse.coef_, dense.coef_, rtol=1e-8)
+    for left, right in zip(
+        sparse.predict(scipy.sparse.csr_array(x[:9]), return_std=True),
+        dense.predict(x[:9], return_std=True),
+        strict=True,
+    ):
+        np.testing.assert_allclose(left, right, rtol=1e-9)
+
+
+def test_large_offsets_are_centred_without_loss():
+    far = BayesianRidge().fit(X + 1e6, Y)
+    near = BayesianRidge().fit(X, Y)
+    # centring X + 1e6 leaves X with an absolute error of eps · 1e6, a relative one of about 4e-9
+    assert far.lambda_ == pytest.approx(near.lambda_, rel=1e-6)
+    np.testing.assert_allclose(far.predict(X[:5] + 1e6), near.predict(X[:5]), rtol=1e-6)
+
+
+def test_several_targets_are_several_models():
+    targets = np.stack([Y, Y[::-1] + 3 * X[:, 2], np.log(Y)], axis=1)
+    together = BayesianRidge(compute_score=True).fit(X, targets)
+    mean, std = together.predict(X[:6], return_std=True)
+    assert together.coef_.shape == (3, 10)
+    assert together.sigma_.shape == (3, 10, 10)
+    assert together.sample(5).shape == (5, 3, 10)
+    for k in range(3):
+        alone = BayesianRidge(compute_score=True).fit(X, targets[:, k])
+        assert together.alpha_[k] == pytest.approx(alone.alpha_, rel=1e-7)
+        assert together.scores_[k][-1] == pytest.approx(alone.scores_[-1], rel=1e-10)
+        assert together.intercept_[k] == pytest.approx(alone.intercept_, rel=1e-9)
+        their_mean, their_std = alone.predict(X[:6], return_std=True)
+        np.testing.assert_allclose(mean[:, k], their_mean, rtol=1e-8)
+        np.testing.assert_allclose(std[:, k], their_std, rtol=1e-8)
+        np.testing.assert_allclose(together.leave_one_out_.residual[:, k], alone.leave_one_out_.residual, rtol=1e-7)
+    np.testing.assert_allclose(together.log_predictive_density(X, targets).shape, targets.shape)
+
+
+def test_coefficient_draws_have_the_posterior_covariance():
+    import torch
+
+    model = BayesianRidge().fit(X, Y)
+    draws = torch.from_numpy(model.sample(20_000) - model.coef_).mT
+    check_covariance(draws, torch.from_numpy(model.sigma_))
+    assert np.array_equal(model.sample(3), model.sample(5)[:3])
+    assert not np.array_equal(model.sample(3), model.sample(3, seed=1))
+
+
+@pytest.mark.parametrize("fit_intercept", [True, False])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_leave_one_out_equals_leaving_out(fit_intercept, weighted):
+    """At the fitted precisions: rows left out of a dense ridge with a free intercept."""
+    x, y = X[:30, :4], Y[:30]
+    weights = np.random.default_rng(1).uniform(0.5, 2.0, 30) if weighted else np.ones(30)
+    model = BayesianRidge(fit_intercept=fit_intercept).fit(x, y, sample_weight=weights)
+    design = np.column_stack([np.ones(30), x]) if fit_intercept else x
+    prior = np.full(design.shape[1], model.lambda_)
+    prior[: int(fit_intercept)] = 0
+    for i in (0, 11, 29):
+        rest = np.arange(30) != i
+        precision = model.alpha_ * (design[rest].T * weights[rest]) @ design[rest] + np.diag(prior)
+        coefficients = np.linalg.solve(precision, model.alpha_ * design[rest].T @ (weights[rest] * y[rest]))
+        spread = np.sqrt(design[i] @ np.linalg.solve(precision, design[i]) + 1 / model.alpha_)
+        assert model.leave_one_out_.mean[i] == pytest.approx(design[i] @ coefficients, rel=1e-8)
+        assert model.leave_one_out_.std[i] == pytest.approx(spread, rel=1e-8)
+        assert model.leave_one_out_.residual[i] == pytest.approx(y[i] - design[i] @ coefficients, rel=1e-7)
+
+
+def test_log_predictive_density_is_that_of_the_normal():
+    from scipy.stats import norm
+
+    model = BayesianRidge().fit(X, Y)
+    mean, std = model.predict(X, return_std=True)
+    np.testing.assert_allclose(model.log_predictive_density(X, Y), norm(mean, std).logpdf(Y), rtol=1e-12)
+    with pytest.raises(ValueError, match="y has shape"):
+        model.log_predictive_density(X, Y[:5])
+
+
+def test_it_works_in_pipelines_searches_and_with_pandas():
+    frame = pd.DataFrame(X, columns=list("abcdefghij"))
+    model = BayesianRidge().fit(frame, pd.Series(Y))
+    assert list(model.feature_names_in_) == list("abcdefghij")
+    np.testing.assert_allclose(model.predict(frame[:3]), BayesianRidge().fit(X, Y).predict(X[:3]))
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(frame.rename(columns={"a": "z"}))
+    pipeline = make_pipeline(StandardScaler(), PolynomialFeatures(2), BayesianRidge())
+    search = GridSearchCV(pipeline, {"polynomialfeatures__degree": [1, 2]}, cv=3).fit(X, Y)
+    assert search.best_score_ > 0.4
+    _, std = pipeline.fit(X, Y).predict(X[:3], return_std=True)
+    assert std.shape == (3,)
+
+
+def test_a_fitted_model_survives_pickling():
+    model = BayesianRidge().fit(X, Y)
+    again = pickle.loads(pickle.dumps(model))
+    assert np.array_equal(again.predict(X, return_std=True)[1], model.predict(X, return_std=True)[1])
+
+
+def test_float32_stays_float32_and_is_close():
+    model = BayesianRidge().fit(X.astype(np.float32), Y.astype(np.float32))
+    assert model.coef_.dtype == np.float32
+    assert model.predict(X.astype(np.float32)).dtype == np.float32
+    assert model.lambda_ == pytest.approx(BayesianRidge().fit(X, Y).lambda_, rel=1e-4)
+
+
+def test_an_interrupted_fit_leaves_the_estimator_as_it_was(monkeypatch):
+    model, fresh = BayesianRidge().fit(X, Y), BayesianRidge()
+    before = dict(vars(model))
+
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module.evidence, "maximise", interrupt)
+    for estimator in (model, fresh):
+        with pytest.raises(KeyboardInterrupt):
+            estimator.fit(X[:, :4], Y)
+    assert vars(model).keys() == before.keys()
+    assert all(vars(model)[name] is before[name] for name in before)
+    assert not hasattr(fresh, "n_features_in_")
+
+
+def test_covariances_too_large_to_make_are_refused(monkeypatch):
+    model = BayesianRidge().fit(X, Y)
+    monkeypatch.setattr(module, "SIGMA_BYTES", 100)
+    with pytest.raises(AttributeError, match=r"sigma_ would take .* for 10 features: use predict"):
+        _ = model.sigma_
+
+
+def constant(array, index, value):
+    array = array.copy()
+    array[index] = value
+    return array
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        (constant(X, (2, 3), np.nan), Y, "NaN"),
+        (constant(X, (2, 3), np.inf), Y, "infinity"),
+        (X, constant(Y, 4, np.nan), "NaN"),
+        (X[:0], Y[:0], "minimum of 2 is required"),
+        (X[:1], Y[:1], "minimum of 2 is required"),
+        (X, Y[:-1], "inconsistent numbers of samples"),
+        (X[:, :0], Y, "0 feature"),
+        (np.array([["a", "b"], ["c", "d"]]), np.array([1.0, 2.0]), "could not convert string"),
+        (X * 1e160, Y, "its square leaves the range"),
+        (X, Y * 1e-250, "its square leaves the range"),
+        (X[0], Y, "Expected 2D array"),
+    ],
+)
+def test_bad_input_gets_a_clear_error(x, y, message):
+    with pytest.raises(ValueError, match=message):
+        BayesianRidge().fit(x, y)
+
+
+def test_data_far_beyond_memory_are_refused_with_the_numbers(monkeypatch):
+    from lapwing.linalg import memory
+
+    monkeypatch.setattr(memory, "available_bytes", lambda: 10_000)
+    with pytest.raises(MemoryError, match=r"442 observations and 60 weights needs 86.4 kB, and 10 kB are available"):
+        BayesianRidge().fit(np.tile(X, 6), Y)
+
+
+def test_half_precision_is_computed_in_double():
+    """scikit-learn's validation turns float16 into float64 before we see it."""
+    half = X.astype(np.float16)
+    assert BayesianRidge().fit(half, Y).lambda_ == pytest.approx(
+        BayesianRidge().fit(half.astype(float), Y).lambda_, rel=1e-12
+    )
+
+
+def test_constant_columns_duplicate_rows_and_constant_targets():
+    base = BayesianRidge().fit(X, Y)
+    extra = BayesianRidge().fit(np.column_stack([X, np.full(len(X), 7.0)]), Y)
+    assert extra.coef_[-1] == pytest.approx(0, abs=1e-9)
+    np.testing.assert_allclose(extra.predict(np.column_stack([X[:4], np.full(4, 7.0)])), base.predict(X[:4]), rtol=1e-8)
+    twice = BayesianRidge().fit(np.vstack([X, X]), np.concatenate([Y, Y]))
+    counted = BayesianRidge().fit(X, Y, sample_weight=np.full(len(Y), 2.0))
+    np.testing.assert_allclose(twice.coef_, counted.coef_, rtol=1e-6)
+    flat = BayesianRidge().fit(X, np.full(len(Y), 5.0))
+    mean, std = flat.predict(X[:3], return_std=True)
+    np.testing.assert_allclose(mean, 5, rtol=1e-9)
+    assert (std < 1e-3).all()
+    assert np.isfinite(std).all()

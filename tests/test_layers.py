@@ -1,0 +1,50 @@
+"""Imports point one way, as the layout says."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "lapwing"
+# each part may import itself and what stands in its row
+ALLOWED = {
+    "linalg": set(),
+    "bayes": {"linalg"},
+    "linear": {"linalg", "bayes"},
+    "demo": {"linear"},
+    "__init__": set(),
+}
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+def part_of(module: str) -> str:
+    return [*module.split("."), "__init__"][1]
+
+
+def imported(path: Path) -> set[str]:
+    """Every lapwing module a file imports, at the top or inside a function."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            base = node.module or ""
+            names |= {base} | {f"{base}.{alias.name}" for alias in node.names if base == "lapwing"}
+    return {name for name in names if name == "lapwing" or name.startswith("lapwing.")}
+
+
+@pytest.mark.parametrize("path", FILES, ids=[str(path.relative_to(PACKAGE)) for path in FILES])
+def test_imports_point_one_way(path):
+    own = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    assert own in ALLOWED, f"{own} is new: say in ALLOWED what it may import"
+    found = {part_of(name) for name in imported(path)} - {own}
+    assert found <= ALLOWED[own]
+
+
+def test_the_rule_would_notice(tmp_path):
+    bad = tmp_path / "bad.py"
+    bad.write_text(
+        "def f():\n    from lapwing.bayes import evidence\n    import lapwing.linear.ridge\n    from lapwing import infer\n"
+    )
+    assert {part_of(name) for name in imported(bad)} == {"bayes", "linear", "__init__", "infer"}
