@@ -1,0 +1,57 @@
+"""How much faster than scikit-learn's BayesianRidge is ours, at the same optimum?
+
+Both fit the same data in the same process, ours first so that its peak memory is its own, and again after
+scikit-learn; the ratio is that of the medians.
+"""
+
+import statistics
+
+import harness
+import numpy as np
+
+
+def measure(n: int, d: int, repeats: int, their_repeats: int, seed: int) -> dict:
+    from sklearn.linear_model import BayesianRidge as Theirs
+
+    from lapwing.linear import BayesianRidge as Ours
+
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, d))
+    y = x @ (rng.normal(size=d) / d**0.5) + 0.5 * rng.normal(size=n)
+    Ours().fit(x[:50, :20], y[:50])  # libraries load and threads start before the clock does
+    Theirs().fit(x[:50, :20], y[:50])
+    seconds, ours = harness.timed(lambda: Ours(compute_score=True).fit(x, y))
+    our_times, our_peak = [seconds], harness.peak_memory()
+    their_times = []
+    for _ in range(their_repeats):
+        seconds, theirs = harness.timed(lambda: Theirs(compute_score=True).fit(x, y))
+        their_times.append(seconds)
+    their_peak = harness.peak_memory()
+    our_times += [harness.timed(lambda: Ours(compute_score=True).fit(x, y))[0] for _ in range(repeats - 1)]
+    mean, std = ours.predict(x[:100], return_std=True)
+    their_mean, their_std = theirs.predict(x[:100], return_std=True)
+    return {
+        "our_seconds": our_times,
+        "their_seconds": their_times,
+        "speedup": statistics.median(their_times) / statistics.median(our_times),
+        "our_peak_bytes": our_peak,
+        "their_peak_bytes": their_peak,
+        "data_bytes": x.nbytes,
+        "their_iterations": int(theirs.n_iter_),
+        "their_converged": bool(theirs.n_iter_ < theirs.max_iter),
+        "log_evidence_gain": float(ours.scores_[-1] - theirs.scores_[-1]),
+        "noise_precision_difference": float(abs(ours.alpha_ / theirs.alpha_ - 1)),
+        "prior_precision_difference": float(abs(ours.lambda_ / theirs.lambda_ - 1)),
+        "mean_difference": float(np.abs(mean - their_mean).max() / y.std()),
+        "std_difference": float(np.abs(std / their_std - 1).max()),
+    }
+
+
+CELLS = {
+    "400 × 30": {"n": 400, "d": 30, "repeats": 5, "their_repeats": 5, "seed": 0},
+    "20,000 × 1,000": {"n": 20_000, "d": 1_000, "repeats": 5, "their_repeats": 3, "seed": 0},
+    "1,000 × 20,000": {"n": 1_000, "d": 20_000, "repeats": 5, "their_repeats": 1, "seed": 0},
+}
+
+if __name__ == "__main__":
+    harness.main(__file__, CELLS, measure)

@@ -1,0 +1,55 @@
+"""The smallest cell of every benchmark runs and keeps its claims; committed results and their page belong together."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parent.parent / "benchmarks"
+SCRIPTS = sorted(FOLDER.glob("bench_*.py"))
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=[path.stem for path in SCRIPTS])
+def test_the_smallest_cell_runs_and_agrees(script, tmp_path):
+    subprocess.run([sys.executable, script, "--smallest", "--out", tmp_path], check=True, capture_output=True)
+    (path,) = tmp_path.glob("*.jsonl")
+    (text,) = path.read_text().splitlines()
+    cell = json.loads(text)
+    assert {"commit", "command", "versions", "seconds", "peak_memory_bytes", "arguments"} <= cell.keys()
+    differences = {key: value for key, value in cell["result"].items() if key.endswith("_difference")}
+    assert all(value <= 0.01 for value in differences.values()), differences
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=[path.stem for path in SCRIPTS])
+def test_committed_results_were_written_by_the_script_and_are_complete(script):
+    lines = (FOLDER / "results" / f"{script.stem.removeprefix('bench_')}.jsonl").read_text().splitlines()
+    cells = [json.loads(line) for line in lines]
+    code = (
+        f"import sys; sys.path.insert(0, {str(FOLDER)!r}); import {script.stem} as s, json; print(json.dumps(s.CELLS))"
+    )
+    expected = json.loads(
+        subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    )
+    assert {cell["cell"]: cell["arguments"] for cell in cells} == expected
+
+
+def test_the_page_says_what_the_results_say():
+    finished = subprocess.run(
+        [sys.executable, FOLDER / "table.py", "--check"], capture_output=True, text=True, check=False
+    )
+    assert finished.returncode == 0, finished.stderr
+
+
+def test_a_killed_run_goes_on_where_it_stopped(tmp_path):
+    script = FOLDER / "bench_ridge_agreement.py"
+    subprocess.run([sys.executable, script, "--smallest", "--out", tmp_path], check=True, capture_output=True)
+    (path,) = tmp_path.glob("*.jsonl")
+    whole = path.read_text()
+    path.write_text(whole + '{"cell": "boston", "resu')  # killed while writing the next line
+    again = subprocess.run(
+        [sys.executable, script, "--smallest", "--out", tmp_path], check=True, capture_output=True, text=True
+    )
+    assert "done before, kept" in again.stderr
+    assert json.loads(path.read_text().splitlines()[0]) == json.loads(whole)
