@@ -15,17 +15,20 @@ from importlib.metadata import version
 from typing import Any
 
 _HOME = {
+    "CG": "bayes.methods",
     "Estimate": "linalg.estimators",
-    "Exact": "bayes.inference",
+    "Exact": "bayes.methods",
     "GPrior": "bayes.priors",
     "Gamma": "bayes.likelihoods",
     "Gaussian": "bayes.likelihoods",
     "Isotropic": "bayes.priors",
+    "Krylov": "bayes.methods",
     "LinearModel": "bayes.linear_model",
     "Noise": "bayes.noise",
     "PerGroup": "bayes.priors",
     "Posterior": "bayes.posterior",
     "Prediction": "bayes.predictive",
+    "SGD": "bayes.methods",
     "infer": "bayes.inference",
 }
 

@@ -151,17 +151,19 @@ def _mean_of(values: Tensor) -> Estimate:
 
 def shift_invariant(statistics: Statistics) -> Callable[[Precisions], Moments]:
     """Moments under one prior precision and one noise: a few sums over the spectrum, O(rank) a call."""
-    s, squares, remainder = statistics.spectrum.values, statistics.targets.square(), statistics.remainder
+    s, density = statistics.values, statistics.density
+    squares, remainder = statistics.targets.square(), statistics.remainder
 
     def moments(at: Precisions) -> Moments:
         k = s * (at.noise / at.prior)  # 0 where the prior precision is infinite
         shrunk, kept = k / (1 + k), 1 / (1 + k)
+        determined = (density * shrunk).sum().reshape(1)
         return Moments(
             residual=(remainder + (squares * kept.square()).sum()).reshape(1),
             weights=((squares * shrunk * kept).sum() * (at.noise / at.prior)).reshape(1),
-            determined=shrunk.sum().reshape(1),
-            leverage=shrunk.sum().reshape(1),
-            log_det=k.log1p().sum(),
+            determined=determined,
+            leverage=determined,
+            log_det=(density * k.log1p()).sum(),
         )
 
     return moments
@@ -184,10 +186,10 @@ def general(statistics: tuple[Statistics, ...], group_of: Tensor, groups: int) -
         residual = (left @ (y / (1 + k)) + inside) / noise_root
         mean = prior_std * (spectrum.vectors @ (k.sqrt() * y / (1 + k)))
         return Moments(
-            residual=_grouped(residual.square(), noise_of, len(statistics)) + remainder,
-            weights=_grouped(mean.square(), group_of, groups),
-            determined=_grouped(spectrum.vectors.square() @ (k / (1 + k)), group_of, groups),
-            leverage=_grouped(left.square() @ (k / (1 + k)), noise_of, len(statistics)),
+            residual=grouped(residual.square(), noise_of, len(statistics)) + remainder,
+            weights=grouped(mean.square(), group_of, groups),
+            determined=grouped(spectrum.vectors.square() @ (k / (1 + k)), group_of, groups),
+            leverage=grouped(left.square() @ (k / (1 + k)), noise_of, len(statistics)),
             log_det=k.log1p().sum(),
         )
 
@@ -203,8 +205,13 @@ def problem(statistics: tuple[Statistics, ...], prior: DiagonalPrior) -> Problem
         counts=torch.tensor([s.count for s in statistics], dtype=torch.float64),
         sizes=prior.sizes,
         log_weight=sum(s.log_weight for s in statistics),
-        largest=max((float(s.spectrum.values.max()) for s in statistics if len(s.targets)), default=0.0),
+        largest=largest_value(statistics),
     )
+
+
+def largest_value(statistics: tuple[Statistics, ...]) -> float:
+    """The largest eigenvalue of the scaled features' Gram matrix."""
+    return max((float(s.values.max()) for s in statistics if len(s.values)), default=0.0)
 
 
 def scan(problem: Problem, at: Precisions, points: int = 73) -> Precisions:
@@ -349,7 +356,8 @@ def _insert(problem: Problem, at: Precisions, logs: np.ndarray) -> Precisions:
     return Precisions(prior, noise)
 
 
-def _grouped(values: Tensor, group_of: Tensor, groups: int) -> Tensor:
+def grouped(values: Tensor, group_of: Tensor, groups: int) -> Tensor:
+    """Sums over the members of each group."""
     return torch.zeros(groups, dtype=values.dtype).index_add(0, group_of, values)
 
 

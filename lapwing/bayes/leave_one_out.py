@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lapwing.bayes.linear_model import LinearModel
 from lapwing.bayes.statistics import Whitened
+from lapwing.linalg.spectral import Spectrum
 
 
 @final
@@ -54,40 +55,25 @@ def _of_batch(model: LinearModel, whitened: Whitened, counted: Tensor, start: in
     With U the left singular vectors in units of the noise, I − SB is similar to C = U (I + K)⁻¹ Uᵀ + (I − UUᵀ), which
     is formed without cancellation, so leverages close to one do no harm.
     """
-    m, spectrum = model.outputs, whitened.spectrum
+    m, v, k = model.outputs, whitened.vectors, whitened.values
     rows = model.features.rows(start * m, stop * m).double() * whitened.std
     root, targets = counted[start:stop].sqrt(), model.targets[start:stop].reshape(-1, m)
-    inside = (rows @ spectrum.vectors).reshape(-1, m, len(spectrum.values))
-    u = root[:, :, None] * inside * spectrum.determined
-    kept = 1 / (1 + spectrum.values)
-    complement = (u * kept) @ u.mT
-    residual = ((u * kept) @ whitened.targets[:, None])[:, :, 0]
-    if int((spectrum.determined > 0).sum()) < model.features.shape[0]:  # else U spans all data
+    inside, seen = (rows @ v).reshape(-1, m, len(k)), whitened.statistics.targets[:, None]
+    determined = Spectrum(v, k).determined
+    u, kept = root[:, :, None] * inside * determined, 1 / (1 + k)
+    complement, residual = (u * kept) @ u.mT, ((u * kept) @ seen)[:, :, 0]
+    if int((determined > 0).sum()) < model.features.shape[0]:  # else U spans all data
         complement = complement + torch.eye(m, dtype=torch.float64) - u @ u.mT
-        residual = residual + root * targets - (u @ whitened.targets[:, None])[:, :, 0]
+        residual = residual + root * targets - (u @ seen)[:, :, 0]
     inverse = torch.linalg.inv(complement)
     safe = torch.where(root > 0, root, 1)
     covariance = (inverse - torch.eye(m, dtype=torch.float64)) / safe[:, :, None] / safe[:, None, :]
     residual = (inverse @ residual[:, :, None])[:, :, 0] / safe
-    leverage = m - complement.diagonal(dim1=1, dim2=2).sum(1)
-    return leverage, *_uncounted(model, whitened, rows, inside, root > 0, targets, residual, covariance)
-
-
-def _uncounted(
-    model: LinearModel, whitened: Whitened, rows: Tensor, inside: Tensor, counts: Tensor, targets: Tensor,
-    residual: Tensor, covariance: Tensor,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """A datum of weight zero was never in: its prediction is the posterior's own."""
-    if not bool(counts.all()):
-        m, kept = model.outputs, 1 / (1 + whitened.spectrum.values)
+    if not bool((root > 0).all()):  # a datum of weight zero was never in: its prediction is the posterior's own
         blocks = rows.reshape(-1, m, rows.shape[1])
         own = (inside * kept) @ inside.mT + blocks @ blocks.mT - inside @ inside.mT
-        plain = targets - (rows @ (whitened.spectrum.vectors @ _coefficients(whitened))).reshape(-1, m)
-        residual = torch.where(counts, residual, plain)
-        covariance = torch.where(counts[:, :, None], covariance, own)
-    return residual, (covariance + covariance.mT) / 2
-
-
-def _coefficients(whitened: Whitened) -> Tensor:
-    k = whitened.spectrum.values
-    return k.sqrt() * whitened.targets / (1 + k)
+        plain = targets - (inside @ (k.sqrt()[:, None] * seen / (1 + k)[:, None]))[:, :, 0]
+        residual = torch.where(root > 0, residual, plain)
+        covariance = torch.where(root[:, :, None] > 0, covariance, own)
+    leverage = m - complement.diagonal(dim1=1, dim2=2).sum(1)
+    return leverage, residual, (covariance + covariance.mT) / 2

@@ -11,16 +11,19 @@ from torch import Tensor
 
 from lapwing.bayes import evidence, tuning
 from lapwing.bayes.evidence import EvidenceParts, Precisions
+from lapwing.bayes.iterative import Drawn, Sampler
 from lapwing.bayes.leave_one_out import LeaveOneOut, leave_one_out
 from lapwing.bayes.likelihoods import Gaussian
 from lapwing.bayes.linear_model import LinearModel, check_finite
 from lapwing.bayes.noise import DATA, PRIOR, SAMPLE, Noise
 from lapwing.bayes.predictive import Prediction
 from lapwing.bayes.priors import DiagonalPrior
-from lapwing.bayes.statistics import Statistics, Whitened, scaled_features, whiten
+from lapwing.bayes.statistics import NO_CLOSED_FORM, Statistics, Whitened, converged, scaled_features, whiten
 from lapwing.linalg.estimators import Estimate
 from lapwing.linalg.operators import Diagonal, LinearOperator, row_blocks
 from lapwing.linalg.solvers import CG
+
+ROUGH = 0.05  # draws by CG or SGD whose error bound is larger are reported as not converged
 
 
 @final
@@ -51,15 +54,17 @@ class Posterior:
     Made by `infer`. `at` and `tune` return new posteriors from compressed statistics, without the training data.
     """
 
-    statistics: tuple[Statistics, ...] = field(repr=False)
+    statistics: tuple[Statistics, ...] | Sampler = field(repr=False)  # what is known of the data
     prior: DiagonalPrior
     noise_precision: Tensor  # (noise groups,), relative to the noise given, to one where it is tuned
     given: Gaussian  # the likelihood as it was asked for
     outputs: int | None  # None for targets of shape (n,)
-    whitened: Whitened = field(repr=False)
+    belief: Whitened | Drawn = field(repr=False)
     mean: Tensor = field(repr=False)  # (d,)
     deviations: Tensor = field(repr=False)  # (d, draws), zero-mean
     evidence_parts: EvidenceParts
+    log_evidence: Estimate  # log p(y) at the precisions of this posterior
+    effective_dimension: Estimate  # γ = tr(H⁻¹M), how many weights the data determined
     seed: int
     diagnostics: dict[str, Any] = field(repr=False)
     features_at: Callable[[Any], LinearOperator] = field(repr=False)
@@ -80,25 +85,14 @@ class Posterior:
         return self.mean[:, None] + self.deviations
 
     @property
-    def log_evidence(self) -> Estimate:
-        """log p(y) at the precisions of this posterior."""
-        return Estimate(self.evidence_parts.total)
-
-    @property
-    def effective_dimension(self) -> Estimate:
-        """γ = tr(H⁻¹M): how many weights the data determined."""
-        k = self.whitened.spectrum.values
-        return Estimate(float((k / (1 + k)).sum()))
-
-    @property
     def covariance(self) -> Tensor:  # (d, d)
         """The posterior covariance as a matrix: for small models."""
-        return self.whitened.covariance()
+        return self._closed_form().covariance()
 
     def sample(self, n: int) -> Tensor:  # (d, n)
         """Fresh posterior draws of the weights, as columns, beyond those in `draws`."""
         normals = Noise(self.seed, SAMPLE).rows(0, len(self.mean), n)
-        return self.mean[:, None] + self.whitened.root(normals)
+        return self.mean[:, None] + self._closed_form().root(normals)
 
     def functions(self, inputs: Any) -> Tensor:  # (draws, *outputs)
         """Joint draws of the model's outputs, from the same weights at every call."""
@@ -109,12 +103,16 @@ class Posterior:
         """The predictive distribution at new inputs: closed form, with function draws beside it."""
         features = self._features(inputs)
         prior_variance, epistemic = self._variances(features, batch_size)
+        draws = self.deviations.shape[1]
         return Prediction(
             mean=self._shaped(features @ self.mean.to(features.like)),
             epistemic_variance=self._shaped(epistemic).to(features.like),
             prior_variance=self._shaped(prior_variance).to(features.like),
             noise_variance=self.likelihood.variance_at(self.outputs),
-            draws=self.functions(inputs) if self.deviations.shape[1] else None,
+            draws=self.functions(inputs) if draws else None,
+            standard_error=None
+            if self.belief.exact
+            else self._shaped(epistemic * (2 / draws) ** 0.5).to(features.like),
             seed=self.seed,
         )
 
@@ -134,16 +132,20 @@ class Posterior:
         features, without the training data; it is kept in `curve`.
         """
         inputs, targets = validation
-        features = self._features(inputs)
-        curve = tuning.held_out(
-            self.whitened, self._evidence_problem(), features, targets,
-            noise_variance=self.likelihood.variance_at(self.outputs), tune_noise=self.given.noise_std is None,
-        )  # fmt: skip
-        prior = replace(self.prior, precision=self.prior.precision * curve.best_precision)
-        return replace(
-            assemble(self, prior, self.noise_precision * curve.best_noise, tuned_by="held-out density"),
-            curve=curve.scaled(float(self.prior.precision[0])),
-        )
+        features, tune_noise = self._features(inputs), self.given.noise_std is None
+        if isinstance(self.belief, Whitened):
+            curve = tuning.held_out(
+                self.belief, self._evidence_problem(), features, targets, prior_noise=self._prior_noise(),
+                noise_variance=self.likelihood.variance_at(self.outputs), tune_noise=tune_noise,
+            )  # fmt: skip
+        else:
+            curve = tuning.by_solving(self._at_multiple, inputs, targets)
+        tuned = self._at_multiple(curve.best_precision, curve.best_noise, "held-out density")
+        return replace(tuned, curve=curve.scaled(float(self.prior.precision[0])))
+
+    def _at_multiple(self, precision: float, noise: float, tuned_by: str = "given") -> Posterior:
+        prior = replace(self.prior, precision=self.prior.precision * precision)
+        return assemble(self, prior, self.noise_precision * noise, tuned_by=tuned_by)
 
     def evidence_curve(self) -> tuning.Curve:
         """Log evidence over the prior precision; a tuned noise takes its best value at each."""
@@ -154,7 +156,7 @@ class Posterior:
         """Leverages and leave-one-out predictions of the training data, without refitting."""
         model = self._training_model("leave-one-out predictions")
         noise = self.noise_precision[model.likelihood.row_groups(model.targets)]
-        return leave_one_out(model, self.whitened, noise * model.likelihood.row_precision(model.targets))
+        return leave_one_out(model, self._closed_form(), noise * model.likelihood.row_precision(model.targets))
 
     def verify(self, inputs: Any, count: int = 5) -> Verification:
         """Re-solve the variance of the first few outputs by conjugate gradients on the data themselves."""
@@ -162,7 +164,7 @@ class Posterior:
         features = self._features(inputs)
         rows = features.rows(0, min(count, features.shape[0])).double()
         scaled = self._whitened_features(model)
-        whitened_rows = (self.whitened.std * rows).mT.to(scaled.like)
+        whitened_rows = (self.belief.std * rows).mT.to(scaled.like)
         system = Diagonal(torch.ones_like(self.mean).to(scaled.like)) + scaled.T @ scaled
         solution = CG(rtol=1e-8, max_steps=20 * len(self.mean) + 200).solve(system, whitened_rows).checked()
         return Verification(self._variances(features, None)[1][: len(rows)], (whitened_rows * solution).sum(0))
@@ -170,14 +172,14 @@ class Posterior:
     def residuals(self) -> Tensor:  # (1 + draws,)
         """True relative residuals of the mean and of every draw, from two products with the training data."""
         model = self._training_model("residuals")
-        scaled, kept = self._whitened_features(model), self.whitened.std > 0
+        scaled, kept = self._whitened_features(model), self.belief.std > 0
         root = self._row_precision(model).sqrt()
         zero = torch.zeros_like(self.mean)[:, None]
-        prior_noise = torch.cat([zero, Noise(self.seed, PRIOR).rows(0, len(zero), self.deviations.shape[1])], dim=1)
+        prior_noise = torch.cat([zero, self._prior_noise()], dim=1)
         data_noise = Noise(self.seed, DATA).rows(0, len(root), self.deviations.shape[1])
         targets = torch.cat([(root * model.targets.reshape(-1))[:, None], data_noise], dim=1)
         solved = torch.cat([self.mean[:, None], self.deviations], dim=1)
-        solved = torch.where(kept[:, None], solved / torch.where(kept, self.whitened.std, 1)[:, None], prior_noise)
+        solved = torch.where(kept[:, None], solved / torch.where(kept, self.belief.std, 1)[:, None], prior_noise)
         like = scaled.like
         right = (scaled.T @ targets.to(like)).double() + prior_noise
         error = (scaled.T @ (targets.to(like) - scaled @ solved.to(like))).double() + prior_noise - solved
@@ -188,17 +190,21 @@ class Posterior:
         return noise * model.likelihood.row_precision(model.targets) * model.row_counts
 
     def _whitened_features(self, model: LinearModel) -> LinearOperator:
-        return scaled_features(model.features, self._row_precision(model).sqrt(), self.whitened.std)
+        return scaled_features(model.features, self._row_precision(model).sqrt(), self.belief.std)
 
     def _variances(self, features: LinearOperator, batch_size: int | None) -> tuple[Tensor, Tensor]:
         """Prior and posterior variance of every output, in batches of rows."""
-        std, spectrum = self.whitened.std, self.whitened.spectrum
-        elements = 2**22 if batch_size is None else batch_size * (self.outputs or 1) * len(std)
-        parts = [
-            variances(rows.double() * std, spectrum.vectors, spectrum.values) for rows in row_blocks(features, elements)
-        ]
+        w = self.belief
+        if not isinstance(w, Whitened) or not w.exact:
+            prior = (features @ Diagonal(w.std.to(features.like))).row_squares().double()
+            return prior, (features @ self.deviations.to(features.like)).double().square().mean(1)
+        elements = 2**22 if batch_size is None else batch_size * (self.outputs or 1) * len(w.std)
+        parts = [variances(rows.double() * w.std, w.vectors, w.values) for rows in row_blocks(features, elements)]
         prior, posterior = (torch.cat(part) for part in zip(*parts, strict=True))
         return prior, posterior
+
+    def _prior_noise(self) -> Tensor:  # (d, draws)
+        return Noise(self.seed, PRIOR).rows(0, len(self.mean), self.deviations.shape[1])
 
     def _features(self, inputs: Any) -> LinearOperator:
         features = self.features_at(inputs)
@@ -222,11 +228,15 @@ class Posterior:
 
     def _evidence_problem(self) -> evidence.Problem:
         """The evidence in multiples of the current precisions: always shift-invariant."""
-        w, parts = self.whitened, list(zip(self.noise_precision, self.statistics, strict=True))
-        log_weight = sum(s.log_weight + 0.5 * s.count * float(b.log()) for b, s in parts)
-        whole = Statistics(w.spectrum, w.targets, w.remainder, w.noise, sum(s.count for _, s in parts), log_weight)
-        one = DiagonalPrior(self.whitened.std, torch.zeros_like(self.prior.group_of), torch.ones(1).double(), ("all",))
-        return evidence.problem((whole,), one)
+        if not isinstance(self.belief, Whitened):
+            raise ValueError("CG and SGD know the evidence at one precision only: infer with Exact() or Krylov()")
+        one = DiagonalPrior(self.belief.std, torch.zeros_like(self.prior.group_of), torch.ones(1).double(), ("all",))
+        return evidence.problem((self.belief.statistics,), one)
+
+    def _closed_form(self) -> Whitened:
+        if not isinstance(self.belief, Whitened):
+            raise ValueError(NO_CLOSED_FORM)
+        return self.belief
 
     def _training_model(self, purpose: str) -> LinearModel:
         if self.model is None:
@@ -260,15 +270,27 @@ def variances(rows: Tensor, vectors: Tensor, k: Tensor) -> tuple[Tensor, Tensor]
 
 def assemble(like: Any, prior: DiagonalPrior, noise_precision: Tensor, *, tuned_by: str) -> Posterior:
     """A posterior at given precisions from what another posterior, or `infer`, knows of the data."""
-    whitened = whiten(like.statistics, prior, noise_precision)
-    normals = Noise(like.seed, PRIOR).rows(0, len(prior.scale), whitened.noise.shape[1])
-    problem = evidence.problem(like.statistics, prior)
-    parts = problem.parts(Precisions(prior.precision, noise_precision))
+    diagnostics, precisions = {**like.diagnostics, "tuned_by": tuned_by}, Precisions(prior.precision, noise_precision)
+    known: tuple[Statistics, ...] | Sampler
+    belief: Whitened | Drawn
+    if isinstance(like.statistics, Sampler):
+        belief = like.statistics.at(prior, noise_precision)
+        known, normals = like.statistics.warmed(prior, belief.solution), like.statistics.prior_noise
+        parts, gamma, log_det = belief.parts, belief.effective_dimension, belief.log_det
+        close = belief.error_bound <= ROUGH
+        diagnostics |= {"error_bound": belief.error_bound, "data_passes": belief.passes}
+        diagnostics |= {"converged": like.diagnostics["converged"] and close}
+    else:
+        known = converged(like.statistics, prior, noise_precision)
+        normals = Noise(like.seed, PRIOR).rows(0, len(prior.scale), known[0].noise.shape[1])
+        belief = whiten(known, prior, noise_precision, normals)
+        parts = evidence.problem(known, prior).parts(precisions)
+        gamma, log_det = belief.trace_of(lambda k: k / (1 + k)), belief.trace_of(torch.log1p)
     return Posterior(
-        statistics=like.statistics, prior=prior, noise_precision=noise_precision, given=like.given,
-        outputs=like.outputs, whitened=whitened, mean=whitened.mean, deviations=whitened.deviations(normals),
-        evidence_parts=parts, seed=like.seed, diagnostics={**like.diagnostics, "tuned_by": tuned_by},
-        features_at=like.features_at, model=like.model,
+        statistics=known, prior=prior, noise_precision=noise_precision, given=like.given, outputs=like.outputs,
+        belief=belief, mean=belief.mean.double(), deviations=belief.deviations(normals).double(), evidence_parts=parts,
+        log_evidence=Estimate(parts.total, 0.5 * log_det.standard_error), effective_dimension=gamma, seed=like.seed,
+        diagnostics=diagnostics, features_at=like.features_at, model=like.model,
     )  # fmt: skip
 
 

@@ -2,17 +2,51 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
 from torch import Tensor
 
 from lapwing.bayes.linear_model import LinearModel
-from lapwing.bayes.noise import DATA, Noise
+from lapwing.bayes.methods import Krylov
+from lapwing.bayes.noise import DATA, PRIOR, Noise
 from lapwing.bayes.priors import DiagonalPrior
-from lapwing.linalg.operators import Dense, Diagonal, LinearOperator, Product
+from lapwing.linalg import krylov
+from lapwing.linalg.estimators import Estimate
+from lapwing.linalg.operators import Dense, Diagonal, LinearOperator, Product, rows_of
+from lapwing.linalg.progress import Report
 from lapwing.linalg.spectral import Side, Spectrum, decompose
+
+NO_CLOSED_FORM = (
+    "this posterior was inferred by a matrix-free method, which has no closed-form covariance: "
+    "use its draws and predictions, or infer with method=Exact()"
+)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Ritz:
+    """A Krylov space in the role of a spectrum: it holds what the draws and the mean need, not everything."""
+
+    space: krylov.Space
+    operator: LinearOperator  # the scaled features; on the dual side every expansion is a product with them
+    rtol: float  # the error that draws may have
+    trace: float  # of GᵀG
+
+    @property
+    def complete(self) -> bool:
+        """Whether the space holds every direction of the data, so that its values are the eigenvalues."""
+        return self.space.exhausted and len(self.space.ritz) == min(self.operator.shape)
+
+    def error(self, alpha: float, beta: float) -> float:
+        """A bound on the relative error of the worst draw or mean on the data, at these precisions."""
+        return float(krylov.errors(self.space, alpha, beta).max())
+
+    def expand(self, coefficients: Tensor) -> Tensor:  # (rank, k) -> (d, k)
+        """Basis vectors times coefficients."""
+        return krylov.expand(self.space, coefficients, self.operator).double()
 
 
 @final
@@ -21,15 +55,114 @@ class Statistics:
     """One noise group of the data, compressed by the spectrum of its scaled features G = U diag(√s) Vᵀ.
 
     Features carry the prior's scale and the data's weights, not the precisions being tuned, so these numbers
-    serve every precision.
+    serve every precision. From a Krylov space the same numbers come with a `density`: sums over eigenvalues become
+    weighted sums over Ritz values.
     """
 
-    spectrum: Spectrum
+    basis: Spectrum | Ritz  # V
+    values: Tensor  # (rank,), s, the eigenvalues of GᵀG
     targets: Tensor  # (rank,), Uᵀ y
     remainder: float  # ‖y − U Uᵀ y‖²
     noise: Tensor  # (rank, draws), Uᵀ ξ
+    prior_noise: Tensor  # (rank, draws), Uᵀ G θ̃
+    density: Tensor  # (rank,), how many eigenvalues each value stands for; one where the spectrum is exact
     count: float  # observations, weights included
     log_weight: float  # ½ Σ log of the precisions given per row
+    null: float = 0.0  # eigenvalues of GGᵀ that no value stands for: they are zero, or as good as
+
+    def trace_of(self, function: Callable[[Tensor], Tensor]) -> Estimate:
+        """Σ f(s) over the eigenvalues, for f(0) = 0; with its standard error where the spectrum is sampled.
+
+        The density is calibrated to the number of eigenvalues and to their sum, so only what a straight line cannot
+        explain of f contributes to the error.
+        """
+        f = function(self.values)
+        total = float((self.density * f).sum())
+        if isinstance(self.basis, Spectrum) or self.basis.complete:
+            return Estimate(total)
+        nodes = torch.cat([self.values, self.values.new_zeros(1)])
+        weights = torch.cat([self.density, self.density.new_tensor([self.null])])
+        design = torch.stack([torch.ones_like(nodes), nodes / nodes.max().clamp_min(1e-300)], dim=1)
+        root, height = weights.clamp_min(0).sqrt(), torch.cat([f, f.new_zeros(1)])
+        line = torch.linalg.lstsq(root[:, None] * design, (root * height)[:, None]).solution
+        unexplained = float((weights * (height - (design @ line)[:, 0]).square()).sum())
+        return Estimate(total, (2 * max(unexplained, 0.0) / self.noise.shape[1]) ** 0.5)
+
+
+def from_space(space: krylov.Space, like: Ritz, *, count: float, log_weight: float, target: int = 0) -> Statistics:
+    """Statistics of one column of targets from a Krylov space; `like` gives the operator and what is known of it."""
+    draws, given = space.block.draws, space.block.targets
+    inverse_root = torch.where(space.ritz > space.chain.roundoff, space.ritz, torch.inf).rsqrt()
+    seen = inverse_root[:, None] * space.start
+    targets = seen[:, 2 * draws + target]
+    length = 0.0 if given is None else float(given[:, target].double().square().sum())
+    basis = replace(like, space=space)
+    density, null = torch.ones_like(space.ritz), 0.0
+    if not basis.complete:
+        density, null = _calibrated(basis, (inverse_root[:, None] * space.probes).square().mean(1))
+    return Statistics(
+        basis=basis, values=space.ritz, targets=targets, remainder=max(length - float(targets.square().sum()), 0.0),
+        noise=seen[:, :draws], prior_noise=seen[:, draws : 2 * draws], density=density,
+        count=count, log_weight=log_weight, null=null,
+    )  # fmt: skip
+
+
+def shared_space(
+    operator: LinearOperator, block: krylov.Block, settings: Callable[[Ritz], list[tuple[float, float]]],
+    method: Krylov, report: Report,
+) -> Ritz:  # fmt: skip
+    """A Krylov space large enough for every (α, β) that `settings` finds in it, tuned and grown in turn."""
+    trace = float(operator.row_squares().double().sum())
+    ritz = Ritz(krylov.grow(operator, block, min(2, method.steps or 2)), operator, method.rtol, trace)
+    while True:
+        wanted = [pair for pair in settings(ritz) if pair[0] != float("inf")]
+        missed = [pair for pair in wanted if ritz.error(*pair) > method.rtol]
+        space = ritz.space
+        if space.limited_by or not missed:
+            return ritz
+        ahead = space.steps + max(1, space.steps // 8)
+        limit = ahead if method.steps is None else min(ahead, method.steps)
+        alpha, beta = min(missed, key=lambda pair: pair[0] / pair[1])
+        space = krylov.build(
+            operator, space, alpha=alpha, beta=beta, rtol=method.rtol, max_steps=limit,
+            max_memory_bytes=method.memory_bytes, report=report,
+        )  # fmt: skip
+        if space.limited_by == "steps" and limit != method.steps:
+            space = replace(space, limited_by=None)
+        ritz = replace(ritz, space=space)
+
+
+def converged(
+    statistics: tuple[Statistics, ...], prior: DiagonalPrior, noise_precision: Tensor
+) -> tuple[Statistics, ...]:
+    """The same statistics, from a larger Krylov space where theirs is too small for these precisions."""
+    (first, *others), alpha, beta = statistics, float(prior.precision[0]), float(noise_precision[0])
+    if others or not isinstance(first.basis, Ritz) or alpha == float("inf"):
+        return statistics
+    ritz = first.basis
+    if ritz.error(alpha, beta) <= ritz.rtol or ritz.space.limited_by:
+        return statistics
+    space = krylov.build(ritz.operator, ritz.space, alpha=alpha, beta=beta, rtol=ritz.rtol)
+    return (from_space(space, ritz, count=first.count, log_weight=first.log_weight),)
+
+
+def _calibrated(ritz: Ritz, density: Tensor) -> tuple[Tensor, float]:
+    """The sampled density tilted by a straight line to have the true number and sum of eigenvalues.
+
+    This is the calibration estimator of survey sampling, with the two totals of GGᵀ that are known: its size and its
+    trace. It takes from every spectral sum the part of the error that a straight line explains.
+    """
+    space, n, trace = ritz.space, ritz.operator.shape[0], ritz.trace
+    null = float(space.block.data_noise.double().square().sum(0).mean() - density.sum())
+    if not trace > 0:
+        return density, max(null, 0.0)
+    x = space.ritz * (n / trace)  # of order one
+    known = density.new_tensor([n, float(n)])
+    count, first, second = (float((density * x**power).sum()) for power in range(3))
+    moments = density.new_tensor([[count + null, first], [first, second]])
+    found = density.new_tensor([count + null, first])
+    tilt = torch.linalg.lstsq(moments, (known - found)[:, None]).solution[:, 0]
+    return density * (1 + tilt[0] + tilt[1] * x), null * (1 + float(tilt[0]))
 
 
 @final
@@ -38,75 +171,115 @@ class Whitened:
     """A posterior in coordinates where the prior is standard normal: precision I + V diag(k) Vᵀ."""
 
     std: Tensor  # (d,), the prior's standard deviations: weights = std · whitened weights
-    spectrum: Spectrum  # V and k
-    targets: Tensor  # (rank,), in units of the noise
-    noise: Tensor  # (rank, draws)
-    remainder: float  # squared targets that no weights can fit, in units of the noise
+    statistics: Statistics  # in units of the noise and the prior: V, k, Uᵀy, Uᵀξ, UᵀGθ̃
+
+    @property
+    def values(self) -> Tensor:  # (rank,)
+        """k, how many times the prior's precision the data add in each direction."""
+        return self.statistics.values
+
+    @property
+    def exact(self) -> bool:
+        """Whether variances have a closed form, instead of coming from draws."""
+        return isinstance(self.statistics.basis, Spectrum)
+
+    def trace_of(self, function: Callable[[Tensor], Tensor]) -> Estimate:
+        """Σ f(k) over all directions."""
+        return self.statistics.trace_of(function)
+
+    @property
+    def vectors(self) -> Tensor:  # (d, rank)
+        """V, where it is stored."""
+        if not isinstance(self.statistics.basis, Spectrum):
+            raise ValueError(NO_CLOSED_FORM)
+        return self.statistics.basis.vectors
 
     @property
     def mean(self) -> Tensor:  # (d,)
         """The posterior mean of the weights."""
-        k = self.spectrum.values
-        return self.std * (self.spectrum.vectors @ (k.sqrt() * self.targets / (1 + k)))
+        k = self.values
+        return self.std * self.statistics.basis.expand((k.sqrt() * self.statistics.targets / (1 + k))[:, None])[:, 0]
+
+    def pull(self, ratio: float = 1.0) -> Tensor:  # (rank, draws)
+        """What the data add to each prior draw, in the basis, with the noise precision `ratio` times larger."""
+        k, s = ratio * self.values[:, None], self.statistics
+        return k.sqrt() * (s.noise - ratio**0.5 * s.prior_noise) / (1 + k)
 
     def deviations(self, prior_noise: Tensor) -> Tensor:  # (d, draws)
         """Draws minus their mean: the minimiser of ½‖ξ − G z‖² + ½‖z − θ̃‖², θ̃ the standard normals given."""
-        v, k = self.spectrum.vectors, self.spectrum.values[:, None]
-        pull = (k.sqrt() * self.noise - k * (v.mT @ prior_noise)) / (1 + k)
-        return self.std[:, None] * (prior_noise + v @ pull)
+        return self.std[:, None] * (prior_noise + self.statistics.basis.expand(self.pull()))
 
     def root(self, normals: Tensor) -> Tensor:  # (d, k) -> (d, k)
         """Σ^½ times columns: fresh draws without the data."""
-        v, k = self.spectrum.vectors, self.spectrum.values[:, None]
+        v, k = self.vectors, self.values[:, None]
         return self.std[:, None] * (normals + v @ (((1 + k).rsqrt() - 1) * (v.mT @ normals)))
 
     def covariance(self) -> Tensor:  # (d, d)
         """The posterior covariance, dense."""
-        v, k = self.spectrum.vectors, self.spectrum.values
-        whitened = torch.eye(len(v), dtype=v.dtype) - (v * (k / (1 + k))) @ v.mT
-        return self.std[:, None] * (whitened if not self.spectrum.complete else (v / (1 + k)) @ v.mT) * self.std
+        v, k = self.vectors, self.values
+        if v.shape[0] == v.shape[1]:
+            return self.std[:, None] * ((v / (1 + k)) @ v.mT) * self.std
+        return self.std[:, None] * (torch.eye(len(v), dtype=v.dtype) - (v * (k / (1 + k))) @ v.mT) * self.std
+
+    def project(self, features: LinearOperator) -> Tensor:  # (rows, rank)
+        """Features times std · V, in blocks of columns where V is not stored."""
+        if isinstance(self.statistics.basis, Spectrum):
+            return (features @ (self.std[:, None] * self.vectors).to(features.like)).double()
+        rank, width = len(self.values), 64
+        blocks = []
+        for start in range(0, rank, width):
+            units = torch.zeros(rank, min(width, rank - start), dtype=torch.float64)
+            units[start : start + width].fill_diagonal_(1)
+            columns = self.std[:, None] * self.statistics.basis.expand(units)
+            blocks.append((features @ columns.to(features.like)).double())
+        return torch.cat(blocks, dim=1)
 
 
 def summarise(
     model: LinearModel, prior: DiagonalPrior, *, side: Side | None, noise: Noise, draws: int
 ) -> tuple[Statistics, ...]:
-    """The statistics of each noise group of a model: one decomposition and two products each."""
+    """The exact statistics of each noise group of a model: one decomposition and two products each."""
     groups = model.likelihood.row_groups(model.targets)
-    return tuple(
-        _of_rows(model, prior, None if int(groups.max()) == 0 else groups == group, side, noise, draws)
-        for group in range(int(groups.max()) + 1)
-    )
+    scaled, targets, normals = whitened_data(model, prior, noise, draws)
+    counts, given = model.row_counts, model.likelihood.row_precision(model.targets)
+    prior_noise = replace(noise, stream=PRIOR).rows(0, len(prior.scale), draws)
+    if int(groups.max()) == 0:
+        return (project(scaled, decompose(scaled, side), targets, normals, prior_noise, counts, given),)
+    parts = []
+    for rows in (groups == group for group in range(int(groups.max()) + 1)):
+        part = Dense(rows_of(scaled, rows))
+        numbers = (targets[rows], normals[rows], prior_noise, counts[rows], given[rows])
+        parts.append(project(part, decompose(part, side), *numbers))
+    return tuple(parts)
 
 
-def _of_rows(
-    model: LinearModel, prior: DiagonalPrior, rows: Tensor | None, side: Side | None, noise: Noise, draws: int
-) -> Statistics:
-    given, counts = model.likelihood.row_precision(model.targets), model.row_counts
-    targets, normals = (
-        model.targets.reshape(-1),
-        Noise(noise.seed, DATA).rows(0, model.targets.numel(), draws),
-    )
-    root = (counts * given).sqrt()
-    scaled, targets = scaled_features(model.features, root, prior.scale), root * targets
-    if rows is not None:
-        scaled = Dense(scaled.dense()[rows])
-        given, counts, targets, normals = given[rows], counts[rows], targets[rows], normals[rows]
-    return project(scaled, decompose(scaled, side), targets, normals, counts, given)
+def whitened_data(
+    model: LinearModel, prior: DiagonalPrior, noise: Noise, draws: int
+) -> tuple[LinearOperator, Tensor, Tensor]:
+    """Features, targets and data noise with weights and the prior's scale applied: (n·m, d), (n·m,), (n·m, draws)."""
+    root = (model.row_counts * model.likelihood.row_precision(model.targets)).sqrt()
+    normals = replace(noise, stream=DATA).rows(0, model.targets.numel(), draws)
+    return scaled_features(model.features, root, prior.scale), root * model.targets.reshape(-1), normals
 
 
 def project(
-    scaled: LinearOperator,
-    spectrum: Spectrum,
-    targets: Tensor,
-    normals: Tensor,
-    counts: Tensor,
-    given: Tensor,
-) -> Statistics:
+    scaled: LinearOperator, spectrum: Spectrum, targets: Tensor, normals: Tensor, prior_noise: Tensor,
+    counts: Tensor, given: Tensor,
+) -> Statistics:  # fmt: skip
     """Targets and noise seen from a spectrum of the scaled features: one product with Gᵀ and one with G."""
     both = spectrum.left(scaled, torch.cat([targets[:, None], normals], dim=1))
     outside = targets[:, None] - spectrum.left_adjoint(scaled, both[:, :1])
-    remainder, log_weight = float(outside.square().sum()), float(0.5 * (counts * given.log()).sum())
-    return Statistics(spectrum, both[:, 0], remainder, both[:, 1:], float(counts.sum()), log_weight)
+    return Statistics(
+        basis=spectrum,
+        values=spectrum.values,
+        targets=both[:, 0],
+        remainder=float(outside.square().sum()),
+        noise=both[:, 1:],
+        prior_noise=spectrum.values.sqrt()[:, None] * (spectrum.vectors.mT @ prior_noise),
+        density=torch.ones_like(spectrum.values),
+        count=float(counts.sum()),
+        log_weight=float(0.5 * (counts * given.log()).sum()),
+    )
 
 
 def scaled_features(features: LinearOperator, root: Tensor, scale: Tensor) -> LinearOperator:
@@ -118,27 +291,44 @@ def scaled_features(features: LinearOperator, root: Tensor, scale: Tensor) -> Li
     return features
 
 
-def whiten(statistics: tuple[Statistics, ...], prior: DiagonalPrior, noise_precision: Tensor) -> Whitened:
-    """The posterior at given precisions.
+def whiten(
+    statistics: tuple[Statistics, ...], prior: DiagonalPrior, noise_precision: Tensor, prior_noise: Tensor
+) -> Whitened:
+    """The posterior at given precisions; `prior_noise` (d, draws) are the standard normals θ̃.
 
     With one precision for all weights and one noise, the spectrum is only rescaled; otherwise the compressed
     rows are decomposed again. The data are not touched.
     """
+    log_weight = sum(
+        s.log_weight + 0.5 * s.count * float(b.log()) for s, b in zip(statistics, noise_precision, strict=True)
+    )
     remainder = sum(float(b) * s.remainder for s, b in zip(statistics, noise_precision, strict=True))
     if len(statistics) == 1 and len(prior.precision) == 1:
         (only,) = statistics
-        spectrum = Spectrum(only.spectrum.vectors, only.spectrum.values * (noise_precision / prior.precision))
-        return Whitened(prior.std, spectrum, noise_precision.sqrt() * only.targets, only.noise, remainder)
+        ratio = noise_precision / prior.precision
+        rescaled = replace(
+            only, values=ratio * only.values, targets=noise_precision.sqrt() * only.targets,
+            remainder=remainder, prior_noise=ratio.sqrt() * only.prior_noise, log_weight=log_weight,
+        )  # fmt: skip
+        return Whitened(prior.std, rescaled)
     rows, targets, noise = compressed(statistics, noise_precision)
-    whitened = Dense(rows * prior.precision.rsqrt()[prior.group_of])
-    spectrum = decompose(whitened)
-    seen = project(whitened, spectrum, targets, noise, torch.ones_like(targets), torch.ones_like(targets))
-    return Whitened(prior.std, spectrum, seen.targets, seen.noise, remainder + seen.remainder)
+    whitened, ones = Dense(rows * prior.precision.rsqrt()[prior.group_of]), torch.ones_like(targets)
+    seen = project(whitened, decompose(whitened), targets, noise, prior_noise, ones, ones)
+    count = sum(s.count for s in statistics)
+    return Whitened(prior.std, replace(seen, remainder=remainder + seen.remainder, count=count, log_weight=log_weight))
 
 
 def compressed(statistics: tuple[Statistics, ...], noise_precision: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Rows, targets and noise of a small model with the same posterior, the rows in units of the noise."""
     roots = noise_precision.sqrt()
-    rows = torch.cat([root * s.spectrum.rows() for s, root in zip(statistics, roots, strict=True)])
+    rows = [root * s.values.sqrt()[:, None] * _stored(s).vectors.mT for s, root in zip(statistics, roots, strict=True)]
     targets = torch.cat([root * s.targets for s, root in zip(statistics, roots, strict=True)])
-    return rows, targets, torch.cat([s.noise for s in statistics])
+    return torch.cat(rows), targets, torch.cat([s.noise for s in statistics])
+
+
+def _stored(statistics: Statistics) -> Spectrum:
+    if not isinstance(statistics.basis, Spectrum):
+        raise ValueError(
+            "a Krylov space serves one prior precision and one noise: use method=CG() or Exact() for several"
+        )
+    return statistics.basis

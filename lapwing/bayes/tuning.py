@@ -42,7 +42,7 @@ def by_evidence(problem: Problem, tune_noise: bool) -> Curve:
 
 def held_out(
     whitened: Whitened, problem: Problem, features: LinearOperator, targets: Any,
-    *, noise_variance: Tensor | str, tune_noise: bool,
+    *, noise_variance: Tensor | str, tune_noise: bool, prior_noise: Tensor,
 ) -> Curve:  # fmt: skip
     """Held-out density and evidence over multiples of the precision.
 
@@ -51,27 +51,46 @@ def held_out(
     """
     if isinstance(noise_variance, str):
         raise ValueError(noise_variance)
-    std, spectrum = whitened.std, whitened.spectrum
-    projected = (features @ (std[:, None] * spectrum.vectors).to(features.like)).double()
-    outside = (
-        (features @ Diagonal(std.to(features.like))).row_squares().double() - projected.square().sum(1)
-    ).clamp_min(0)
-    if spectrum.complete:
-        outside = torch.zeros_like(outside)
     y = as_tensor(targets).double().reshape(-1)
     if len(y) != features.shape[0]:
         raise ValueError(f"validation has {features.shape[0]} outputs and {len(y)} targets")
     noise = noise_variance.reshape(-1).repeat(len(y) // noise_variance.numel())
-    k, coefficient = spectrum.values, spectrum.values.sqrt() * whitened.targets
+    projected, k = whitened.project(features), whitened.values
+    variance = _variance_over_ratio(whitened, features, projected, prior_noise)
 
     def density(ratio: float) -> tuple[float, float]:
-        mean = projected @ (ratio * coefficient / (1 + ratio * k))
-        spread = ratio * (outside + projected.square() @ (1 / (1 + ratio * k))) + noise
+        mean = projected @ (ratio * k.sqrt() * whitened.statistics.targets / (1 + ratio * k))
+        spread = ratio * variance(ratio) + noise
         errors = (y - mean).square() / spread
         b = float(1 / errors.mean()) if tune_noise else 1.0
         return float(-0.5 * (b * errors + (2 * np.pi * spread / b).log()).mean()), b
 
     return _curve(problem, tune_noise, density)
+
+
+def by_solving(at: Callable[[float, float], Any], inputs: Any, targets: Any, points: int = 9) -> Curve:
+    """Held-out density over multiples of the precision at the tuned noise, one posterior solved for each."""
+    multiples = np.logspace(-2, 2, points)
+    posteriors = [at(float(multiple), 1.0) for multiple in multiples]
+    scores = [float(posterior.predict(inputs).log_prob(targets).mean()) for posterior in posteriors]
+    evidences = torch.tensor([posterior.log_evidence.value for posterior in posteriors], dtype=torch.float64)
+    precision, ones = torch.from_numpy(multiples), torch.ones(points, dtype=torch.float64)
+    held_out = torch.tensor(scores, dtype=torch.float64)
+    return Curve(precision, ones, evidences, held_out, float(multiples[int(np.argmax(scores))]), 1.0)
+
+
+def _variance_over_ratio(
+    whitened: Whitened, features: LinearOperator, projected: Tensor, prior_noise: Tensor
+) -> Callable[[float], Tensor]:
+    """The variance of the outputs, in units of the prior's, as a function of the ratio of noise to prior precision."""
+    scaled, k = features @ Diagonal(whitened.std.to(features.like)), whitened.values
+    if not whitened.exact:
+        prior_draws = (scaled @ prior_noise.to(features.like)).double()
+        return lambda ratio: (prior_draws + projected @ whitened.pull(ratio)).square().mean(1)
+    outside = (scaled.row_squares().double() - projected.square().sum(1)).clamp_min(0)
+    if len(k) == len(whitened.std):
+        outside = torch.zeros_like(outside)
+    return lambda ratio: outside + projected.square() @ (1 / (1 + ratio * k))
 
 
 def _curve(problem: Problem, tune_noise: bool, density: Callable[[float], tuple[float, float]] | None) -> Curve:

@@ -79,7 +79,6 @@ def hutch_plus_plus(operator: LinearOperator, *, sketch: int, probes: int, gener
     normals = torch.randn(n, sketch, generator=generator, dtype=torch.float64, device=generator.device)
     q = torch.linalg.qr(operator.matmat(normals.to(operator.like)))[0]
     v = v - q @ (q.mT @ v)
-    v = v - q @ (q.mT @ v)
     rest = _mean((v * operator.matmat(v)).sum(0))
     return Estimate(float((q * operator.matmat(q)).sum()) + rest.value, rest.standard_error)
 

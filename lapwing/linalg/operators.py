@@ -54,13 +54,18 @@ class LinearOperator(ABC):
         """A block of rows of the product with another operator; cheaper where this one is diagonal."""
         return right.rmatmat(self.rows(start, stop).mT).mT
 
-    def row_squares(self) -> Tensor:  # (n,)
-        """The squared norm of every row."""
-        return torch.cat([rows.square().sum(1) for rows in row_blocks(self)])
+    def row_squares(self, weights: Tensor | None = None) -> Tensor:  # (n,)
+        """The squared norm of every row, Σ_j w_j a_ij²."""
+        blocks = (rows.square() for rows in row_blocks(self))
+        return torch.cat([block.sum(1) if weights is None else block @ weights.to(block) for block in blocks])
 
-    def column_squares(self) -> Tensor:  # (d,)
-        """The squared norm of every column."""
-        return reduce(torch.add, (rows.square().sum(0) for rows in row_blocks(self)))
+    def column_squares(self, weights: Tensor | None = None) -> Tensor:  # (d,)
+        """The squared norm of every column, Σ_i w_i a_ij²."""
+        total, start = torch.zeros(self.shape[1]).to(self.like), 0
+        for rows in row_blocks(self):
+            part = 1 if weights is None else weights[start : start + len(rows), None].to(rows)
+            total, start = total + (part * rows.square()).sum(0), start + len(rows)
+        return total
 
     def dense(self) -> Tensor:
         """The matrix itself: for small operators and for tests."""
@@ -153,11 +158,15 @@ class Sparse(LinearOperator):
     def rows(self, start: int, stop: int) -> Tensor:
         return torch.from_numpy(self.matrix[start:stop].toarray())
 
-    def row_squares(self) -> Tensor:
-        return torch.from_numpy(np.asarray(self.matrix.multiply(self.matrix).sum(axis=1)).ravel())
+    def row_squares(self, weights: Tensor | None = None) -> Tensor:
+        squares = self.matrix.multiply(self.matrix)
+        ones = np.ones(self.shape[1]) if weights is None else weights.numpy()
+        return torch.from_numpy(squares @ ones).to(self.like)
 
-    def column_squares(self) -> Tensor:
-        return torch.from_numpy(np.asarray(self.matrix.multiply(self.matrix).sum(axis=0)).ravel())
+    def column_squares(self, weights: Tensor | None = None) -> Tensor:
+        squares = self.matrix.multiply(self.matrix)
+        ones = np.ones(self.shape[0]) if weights is None else weights.numpy()
+        return torch.from_numpy(squares.T @ ones).to(self.like)
 
 
 @final
@@ -300,6 +309,27 @@ class Sum(LinearOperator):
     def columns(self, start: int, stop: int) -> Tensor:
         return reduce(torch.add, (term.columns(start, stop) for term in self.terms))
 
+    def row_squares(self, weights: Tensor | None = None) -> Tensor:
+        """Without dense rows where all terms but one are of low rank, as for centred sparse features."""
+        low = [term for term in self.terms if isinstance(term, LowRank)]
+        rest = [term for term in self.terms if not isinstance(term, LowRank)]
+        if len(rest) != 1 or isinstance(rest[0], Dense):  # dense rows are cheap, and lose nothing to cancellation
+            return LinearOperator.row_squares(self, weights)
+        together = LowRank(
+            torch.cat([term.left for term in low], dim=1), torch.cat([term.right for term in low], dim=1)
+        )
+        right = together.right if weights is None else weights.to(together.right)[:, None] * together.right
+        own = (together.left @ (right.mT @ together.right) * together.left).sum(1)
+        squares = rest[0].row_squares(weights) + 2 * (rest[0].matmat(right) * together.left).sum(1) + own
+        return squares.clamp_min(0)
+
+    def column_squares(self, weights: Tensor | None = None) -> Tensor:
+        if not all(isinstance(term, (LowRank, Dense, Sparse)) for term in self.terms):
+            return LinearOperator.column_squares(self, weights)
+        return Sum(tuple(LowRank(t.right, t.left) if isinstance(t, LowRank) else t.T for t in self.terms)).row_squares(
+            weights
+        )
+
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -333,6 +363,20 @@ class Product(LinearOperator):
     def columns(self, start: int, stop: int) -> Tensor:
         return self.right.T.rows_times(self.left.T, start, stop).mT
 
+    def row_squares(self, weights: Tensor | None = None) -> Tensor:
+        if isinstance(self.left, Diagonal):
+            return self.left.diagonal.square() * self.right.row_squares(weights)
+        if isinstance(self.right, Diagonal):
+            return self.left.row_squares(_times(self.right.diagonal.square(), weights))
+        return LinearOperator.row_squares(self, weights)
+
+    def column_squares(self, weights: Tensor | None = None) -> Tensor:
+        if isinstance(self.left, Diagonal):
+            return self.right.column_squares(_times(self.left.diagonal.square(), weights))
+        if isinstance(self.right, Diagonal):
+            return self.right.diagonal.square() * self.left.column_squares(weights)
+        return LinearOperator.column_squares(self, weights)
+
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -364,6 +408,12 @@ class Transpose(LinearOperator):
 
     def columns(self, start: int, stop: int) -> Tensor:
         return self.inner.rows(start, stop).mT
+
+    def row_squares(self, weights: Tensor | None = None) -> Tensor:
+        return self.inner.column_squares(weights)
+
+    def column_squares(self, weights: Tensor | None = None) -> Tensor:
+        return self.inner.row_squares(weights)
 
     def rows_times(self, right: LinearOperator, start: int, stop: int) -> Tensor:
         if isinstance(self.inner, Diagonal):
@@ -484,11 +534,24 @@ def row_blocks(operator: LinearOperator, elements: int = BLOCK_ELEMENTS) -> Iter
         yield operator.rows(start, min(start + height, n))
 
 
+def rows_of(operator: LinearOperator, chosen: Tensor) -> Tensor:  # (count, d)
+    """The rows that a boolean mask chooses, as a dense tensor, without making the others all at once."""
+    blocks, start = [], 0
+    for rows in row_blocks(operator):
+        blocks.append(rows[chosen[start : start + len(rows)]])
+        start += len(rows)
+    return torch.cat(blocks)
+
+
 def unit_columns(size: int, start: int, stop: int, like: Tensor) -> Tensor:  # (size, stop - start)
     """Columns start to stop of the identity."""
     columns = torch.zeros(size, stop - start, dtype=like.dtype, device=like.device)
     columns[start:stop].fill_diagonal_(1)
     return columns
+
+
+def _times(values: Tensor, weights: Tensor | None) -> Tensor:
+    return values if weights is None else values * weights.to(values)
 
 
 def _blockwise(blocks: Tensor, x: Tensor) -> Tensor:

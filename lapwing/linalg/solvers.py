@@ -42,7 +42,7 @@ class Solution:
         if not self.converged:
             worst = float(self.residuals.max())
             raise NotConverged(
-                f"{int((self.residuals > self.rtol).sum())} of {len(self.residuals)} columns did not converge in "
+                f"{int((~(self.residuals <= self.rtol)).sum())} of {len(self.residuals)} columns did not converge in "
                 f"{self.steps} steps: largest relative residual {worst:.1e}, asked for {self.rtol:.1e}; "
                 f"{self.advice}",
                 self,
@@ -95,7 +95,7 @@ class CG:
         passes = 0 if start is None else 1
         while True:
             r = b[:, todo] if start is None and passes == 0 else b[:, todo] - operator.matmat(x[:, todo])
-            before, residuals[todo] = residuals[todo], _norms(r)
+            before, residuals[todo] = residuals[todo], _finite(_norms(r), _name(operator), steps)
             # a restart that does not halve the residual has met the precision of the arithmetic
             going = (residuals[todo] > self.rtol) & ~(residuals[todo] > 0.5 * before)
             todo, r = todo[going], r[:, going]
@@ -112,7 +112,7 @@ class CG:
         rho = _positive((r * z).sum(0), "the preconditioner", 0)
         for step in range(1, max_steps + 1):
             q = operator.matmat(p)
-            length = rho / _positive((p * q).sum(0), f"{type(operator).__name__} of shape {operator.shape}", step)
+            length = rho / _positive((p * q).sum(0), _name(operator), step)
             x[:, todo] += length * p
             r = r - length * q
             going = _norms(r) > self.rtol
@@ -145,7 +145,7 @@ class Cholesky:
         factor, failed = torch.linalg.cholesky_ex(matrix)
         if int(failed):
             raise ValueError(
-                f"{type(operator).__name__} of shape {operator.shape} is not positive definite: its leading "
+                f"{_name(operator)} is not positive definite: its leading "
                 f"minor of order {int(failed)} is not; add a multiple of the identity"
             )
         x = torch.cholesky_solve(b, factor)
@@ -218,8 +218,7 @@ class Nystrom:
         factor, failed = torch.linalg.cholesky_ex((core + core.mT) / 2)
         if int(failed):
             raise ValueError(
-                f"{type(operator).__name__} of shape {operator.shape} is not positive semi-definite: "
-                "a Nyström approximation needs A = Aᵀ ⪰ 0"
+                f"{_name(operator)} is not positive semi-definite: a Nyström approximation needs A = Aᵀ ⪰ 0"
             )
         half = torch.linalg.solve_triangular(factor, sketch.mT, upper=False).mT
         vectors, singular, _ = torch.linalg.svd(half, full_matrices=False)
@@ -242,14 +241,23 @@ def _norms(x: Tensor) -> Tensor:
     return scale * (x / scale).square().sum(0).sqrt()
 
 
-def _positive(products: Tensor, culprit: str, step: int) -> Tensor:
-    """The products given, which a symmetric positive definite culprit makes positive."""
-    if not bool(products.isfinite().all()):
+def _name(operator: LinearOperator) -> str:
+    return f"{type(operator).__name__} of shape {operator.shape}"
+
+
+def _finite(values: Tensor, culprit: str, step: int) -> Tensor:
+    """The values given, one a column, which come from products with the culprit."""
+    if not bool(values.isfinite().all()):
         raise FloatingPointError(
-            f"a product with {culprit} was infinite or not a number in {int((~products.isfinite()).sum())} of "
-            f"{len(products)} columns at step {step}: look for such values in the data, or for overflow"
+            f"a product with {culprit} was infinite or not a number in {int((~values.isfinite()).sum())} of "
+            f"{len(values)} columns at step {step}: look for such values in the data, or for overflow"
         )
-    if not bool((products > 0).all()):
+    return values
+
+
+def _positive(products: Tensor, culprit: str, step: int) -> Tensor:
+    """The products given, one a column, which a symmetric positive definite culprit makes positive."""
+    if not bool((_finite(products, culprit, step) > 0).all()):
         raise ValueError(
             f"{culprit} is not positive definite: ⟨p, A p⟩ = {float(products.min()):.1e} at step {step}; "
             "check that it is symmetric, add a multiple of the identity, or use float64"
@@ -261,7 +269,7 @@ def _check_system(operator: LinearOperator, b: Tensor, start: Tensor | None) -> 
     n = operator.shape[0]
     if operator.shape != (n, n) or b.ndim != 2 or len(b) != n:
         raise ValueError(
-            f"cannot solve with {type(operator).__name__} of shape {operator.shape} and right-hand sides of shape "
+            f"cannot solve with {_name(operator)} and right-hand sides of shape "
             f"{tuple(b.shape)}: expected a square operator and a matrix with as many rows"
         )
     if start is not None and start.shape != b.shape:

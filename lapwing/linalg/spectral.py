@@ -36,9 +36,9 @@ class Spectrum:
         """1/√s where s is above round-off, and 0 elsewhere."""
         return torch.where(self.values > cutoff(self.values, len(self.vectors)), self.values, torch.inf).rsqrt()
 
-    def rows(self) -> Tensor:  # (rank, d)
-        """R with RᵀR = GᵀG: the compressed matrix."""
-        return self.values.sqrt()[:, None] * self.vectors.mT
+    def expand(self, coefficients: Tensor) -> Tensor:  # (rank, k) -> (d, k)
+        """V times coefficients."""
+        return self.vectors @ coefficients
 
     def left(self, operator: LinearOperator, columns: Tensor) -> Tensor:  # (n, k) -> (rank, k)
         """Uᵀ times columns, with G = U diag(√s) Vᵀ: one product with Gᵀ."""

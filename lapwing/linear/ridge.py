@@ -16,15 +16,29 @@ from torch import Tensor
 
 from lapwing.bayes import evidence
 from lapwing.bayes.evidence import Optimum, Precisions
+from lapwing.bayes.inference import EXACT_SIZE
 from lapwing.bayes.likelihoods import Gamma, Gaussian
 from lapwing.bayes.linear_model import LinearModel
-from lapwing.bayes.noise import SAMPLE, Noise
+from lapwing.bayes.methods import Krylov
+from lapwing.bayes.noise import DATA, PRIOR, SAMPLE, Noise
 from lapwing.bayes.posterior import variances
 from lapwing.bayes.priors import DiagonalPrior, Isotropic
-from lapwing.bayes.statistics import Statistics, Whitened, project, scaled_features, whiten
+from lapwing.bayes.statistics import (
+    Ritz,
+    Statistics,
+    Whitened,
+    from_space,
+    project,
+    scaled_features,
+    shared_space,
+    whiten,
+)
+from lapwing.linalg.krylov import Block
 from lapwing.linalg.operators import LinearOperator, LowRank, as_operator, row_blocks
+from lapwing.linalg.progress import reporter
 from lapwing.linalg.spectral import decompose
 
+DRAWS = 32  # of a matrix-free fit
 SIGMA_BYTES = 1e9  # `sigma_` is made on request, up to this size
 
 
@@ -45,8 +59,9 @@ class _Fit:
     """One target's optimum and posterior."""
 
     optimum: Optimum
-    statistics: Statistics
-    whitened: Whitened
+    whitened: Whitened | None  # None of a matrix-free fit, which would hold the training data
+    mean: Tensor  # (d,)
+    deviations: Tensor  # (d, draws), of a matrix-free fit; no columns where variances have a closed form
 
 
 class BayesianRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
@@ -124,14 +139,25 @@ class BayesianRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
         mean = mean.astype(self.coef_.dtype, copy=False)
         if not return_std:
             return mean
-        spread = self._shaped(torch.stack([_variance(features, fit.whitened) for fit in self._fits], dim=1))
+        spread = self._shaped(torch.stack([_variance(features, fit) for fit in self._fits], dim=1))
         return mean, np.sqrt(spread + 1 / self.alpha_).astype(self.coef_.dtype, copy=False)
 
     def sample(self, n: int = 1, seed: int = 0) -> np.ndarray:
         """Posterior draws of the coefficients, one a row: (n, features), or (n, targets, features)."""
         check_is_fitted(self)
+        exact = [fit.whitened for fit in self._fits if fit.whitened is not None]
+        if not exact:
+            return self._stored_draws(n)
         normals = Noise(seed, SAMPLE).rows(0, self.n_features_in_, n)
-        draws = [fit.whitened.mean[:, None] + fit.whitened.root(normals) for fit in self._fits]
+        return self._stacked([whitened.mean[:, None] + whitened.root(normals) for whitened in exact])
+
+    def _stored_draws(self, n: int) -> np.ndarray:
+        available = self._fits[0].deviations.shape[1]
+        if n > available:
+            raise ValueError(f"a matrix-free fit of this size holds {available} draws, and {n} were asked for")
+        return self._stacked([fit.mean[:, None] + fit.deviations[:, :n] for fit in self._fits])
+
+    def _stacked(self, draws: list[Tensor]) -> np.ndarray:  # of (d, n) to (n, targets, d) or (n, d)
         stacked = torch.stack(draws).permute(2, 0, 1).numpy()
         return stacked if self.coef_.ndim == 2 else stacked[:, 0]
 
@@ -148,12 +174,13 @@ class BayesianRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
         """The posterior covariance of the coefficients, made on request: (d, d), or (targets, d, d)."""
         check_is_fitted(self)
         needed = 8.0 * self.n_features_in_**2 * len(self._fits)
-        if needed > SIGMA_BYTES:
+        exact = [fit.whitened for fit in self._fits if fit.whitened is not None]
+        if needed > SIGMA_BYTES or not exact:
             raise AttributeError(
                 f"sigma_ would take {needed / 1e9:.1f} GB for {self.n_features_in_:,} features: "
                 "use predict(X, return_std=True) or sample(n), which do not need it"
             )
-        stacked = torch.stack([fit.whitened.covariance() for fit in self._fits]).numpy()
+        stacked = torch.stack([whitened.covariance() for whitened in exact]).numpy()
         return stacked if self.coef_.ndim == 2 else stacked[0]
 
     def __sklearn_tags__(self) -> Any:
@@ -177,7 +204,7 @@ class BayesianRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
         )
         features = as_operator(X)
         LinearModel(features, targets[:, 0], Gaussian(), weights=weights)  # its checks of numbers and weights
-        total, ones = weights.sum(), torch.ones_like(weights)
+        total = weights.sum()
         self.X_offset_ = np.zeros(X.shape[1])
         y_offset = torch.zeros(targets.shape[1], dtype=torch.float64)
         if self.fit_intercept:
@@ -186,15 +213,39 @@ class BayesianRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.X_scale_ = np.ones(X.shape[1])
         centred = centre(features, torch.from_numpy(self.X_offset_))
         scaled = scaled_features(centred, weights.sqrt(), torch.ones(X.shape[1], dtype=torch.float64))
-        spectrum = decompose(scaled)
-        rooted = weights.sqrt()[:, None] * (targets - y_offset)
-        empty = torch.empty(len(y), 0, dtype=torch.float64)
-        self._fits = tuple(self._tuned(project(scaled, spectrum, column, empty, weights, ones)) for column in rooted.mT)
+        self._fits = self._solve(scaled, weights.sqrt()[:, None] * (targets - y_offset), weights)
         self._set_attributes(X.dtype, y.ndim == 1, y_offset)
-        self.leave_one_out_ = self._leave_one_out(centred, weights, targets - y_offset, y_offset)
+        if self._fits[0].whitened is not None:
+            self.leave_one_out_ = self._leave_one_out(centred, weights, targets - y_offset, y_offset)
 
-    def _tuned(self, statistics: Statistics) -> _Fit:
-        prior = Isotropic(1.0).on(as_operator(statistics.spectrum.vectors.mT), torch.ones(1))
+    def _solve(self, scaled: LinearOperator, targets: Tensor, weights: Tensor) -> tuple[_Fit, ...]:
+        """Fits of all targets from one decomposition, or from one Krylov space where both sides are large."""
+        n, d = scaled.shape
+        count, prior = float(weights.sum()), Isotropic(1.0).on(scaled, weights)
+        draws = 0 if min(n, d) <= EXACT_SIZE else DRAWS
+        prior_noise, normals = Noise(0, PRIOR).rows(0, d, draws), Noise(0, DATA).rows(0, n, draws)
+        if not draws:
+            spectrum = decompose(scaled)
+            parts = [
+                project(scaled, spectrum, y, normals, prior_noise, weights, torch.ones_like(weights))
+                for y in targets.mT
+            ]
+            return tuple(self._fitted(part, self._tuned(part, prior), prior, prior_noise) for part in parts)
+
+        def statistics(ritz: Ritz) -> list[Statistics]:
+            return [
+                from_space(ritz.space, ritz, count=count, log_weight=0.0, target=k) for k in range(targets.shape[1])
+            ]
+
+        def settings(ritz: Ritz) -> list[tuple[float, float]]:
+            optima = (self._tuned(part, prior).at for part in statistics(ritz))
+            return [(float(at.prior), float(at.noise)) for at in optima]
+
+        block, method = Block(prior_noise, normals, targets), Krylov(rtol=1e-3)
+        ritz = shared_space(scaled, block, settings, method, reporter(None if self.verbose else False))
+        return tuple(self._fitted(part, self._tuned(part, prior), prior, prior_noise) for part in statistics(ritz))
+
+    def _tuned(self, statistics: Statistics, prior: DiagonalPrior) -> Optimum:
         problem = replace(
             evidence.problem((statistics,), prior), prior_hyperprior=Gamma(self.lambda_1, self.lambda_2),
             noise_hyperprior=Gamma(self.alpha_1, self.alpha_2),
@@ -203,17 +254,22 @@ class BayesianRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
         for name, value in (("noise", self.alpha_init), ("prior", self.lambda_init)):
             if value is not None:
                 start = replace(start, **{name: torch.tensor([float(value)], dtype=torch.float64)})
-        optimum = evidence.maximise(problem, start, max_steps=self.max_iter, tolerance=min(self.tol, 1e-3) * 1e-6)
+        return evidence.maximise(problem, start, max_steps=self.max_iter, tolerance=min(self.tol, 1e-3) * 1e-6)
+
+    def _fitted(self, statistics: Statistics, optimum: Optimum, prior: DiagonalPrior, prior_noise: Tensor) -> _Fit:
         if self.verbose:
-            print(f"log evidence {problem.objective(optimum.at):.6g} after {optimum.steps} steps")
-        tuned = DiagonalPrior(prior.scale, prior.group_of, optimum.at.prior, prior.names)
-        return _Fit(optimum, statistics, whiten((statistics,), tuned, optimum.at.noise))
+            print(
+                f"log evidence {optimum.trace[-1] if optimum.trace else float('nan'):.6g} after {optimum.steps} steps"
+            )
+        whitened = whiten((statistics,), replace(prior, precision=optimum.at.prior), optimum.at.noise, prior_noise)
+        mean, deviations = whitened.mean, whitened.deviations(prior_noise)
+        return _Fit(optimum, whitened if whitened.exact else None, mean, deviations)
 
     def _set_attributes(self, dtype: Any, single: bool, y_offset: Tensor) -> None:
         def attribute(values: list[Any]) -> Any:
             return values[0] if single else np.array(values)
 
-        self._coefficients = torch.stack([fit.whitened.mean for fit in self._fits], dim=1)
+        self._coefficients = torch.stack([fit.mean for fit in self._fits], dim=1)
         coef = self._coefficients.mT.numpy().astype(dtype)
         self.coef_ = coef[0] if single else coef
         self.alpha_ = attribute([float(fit.optimum.at.noise) for fit in self._fits])
@@ -230,12 +286,12 @@ class BayesianRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
         """Leverages include the intercept's own, w / Σw, since leaving a row out moves the centre too."""
         columns = []
         for fit, y in zip(self._fits, targets.mT, strict=True):
-            variance = _variance(centred, fit.whitened)
+            variance = _variance(centred, fit)
             noise = float(fit.optimum.at.noise)
             if self.fit_intercept:
                 variance = variance + 1 / (noise * weights.sum())
             leverage = variance * noise * weights
-            residual = (y - centred @ fit.whitened.mean.to(centred.like)) / (1 - leverage)
+            residual = (y - centred @ fit.mean.to(centred.like)) / (1 - leverage)
             columns.append((leverage, residual, y - residual, (variance / (1 - leverage) + 1 / noise).sqrt()))
         parts = [self._shaped(torch.stack(part, dim=1)) for part in zip(*columns, strict=True)]
         offset = y_offset.numpy() if self.coef_.ndim == 2 else float(y_offset)
@@ -263,7 +319,9 @@ def _mean_rows(features: LinearOperator, weights: Tensor) -> Tensor:
     return features.rmatmat(weights[:, None].to(features.like))[:, 0].double()
 
 
-def _variance(features: LinearOperator, whitened: Whitened) -> Tensor:
-    spectrum = whitened.spectrum
-    blocks = (rows.double() * whitened.std for rows in row_blocks(features))
-    return torch.cat([variances(rows, spectrum.vectors, spectrum.values)[1] for rows in blocks])
+def _variance(features: LinearOperator, fit: _Fit) -> Tensor:
+    """The epistemic variance of every row: closed form, or the mean square of draws."""
+    if fit.whitened is None:
+        return (features @ fit.deviations.to(features.like)).double().square().mean(1)
+    blocks = (rows.double() * fit.whitened.std for rows in row_blocks(features))
+    return torch.cat([variances(rows, fit.whitened.vectors, fit.whitened.values)[1] for rows in blocks])

@@ -154,7 +154,7 @@ def test_effective_dimension_from_draws_is_unbiased_with_the_stated_spread():
     """Check A-6: function space, weight space and their combination."""
     data, draws = linear(120, 1, 30, seed=9), 20_000
     posterior = infer(LinearModel(data.features, data.targets, Gaussian(2.0)), prior=Isotropic(3.0), draws=draws)
-    k = posterior.whitened.spectrum.values
+    k = posterior.belief.values
     s = k / (1 + k)
     fit = (data.features @ posterior.deviations / 2.0).square().sum(0)
     penalty = 3.0 * posterior.deviations.square().sum(0)

@@ -38,6 +38,7 @@ MEMBERS = {
         LEFT @ RIGHT.mT,
     ),
     "sum": (Dense(A) + LowRank(LEFT, RIGHT), A + LEFT @ RIGHT.mT),
+    "centred sparse": (as_operator(scipy.sparse.csr_array(HOLES.numpy())) + LowRank(LEFT, RIGHT), HOLES + LEFT @ RIGHT.mT),
     "difference": (Dense(A) - Dense(C), A - C),
     "product": (Dense(A) @ Dense(B), A @ B),
     "scaled rows": (Diagonal(A[:, 0]) @ Dense(A), A[:, :1] * A),

@@ -1,0 +1,225 @@
+"""Posteriors from solves at one setting of the precisions: what several precisions need beyond exact sizes.
+
+A draw is the minimiser of ½‖ξ − W z‖² + ½‖z − θ̃‖² with W the features in units of noise and prior. Precisions are
+tuned by MacKay's fixed point with γ from the draws (Antorán et al. 2023): noise is reused and solves start from
+the solution at the precisions before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import final
+
+import torch
+from torch import Tensor
+
+from lapwing.bayes.evidence import EvidenceParts, Optimum, Precisions, effective_dimension, grouped
+from lapwing.bayes.linear_model import LinearModel
+from lapwing.bayes.methods import CG, SGD
+from lapwing.bayes.noise import PRIOR, Noise
+from lapwing.bayes.priors import DiagonalPrior
+from lapwing.bayes.statistics import scaled_features, whitened_data
+from lapwing.linalg import solvers, stochastic
+from lapwing.linalg.estimators import Estimate, log_determinant
+from lapwing.linalg.operators import Diagonal, LinearOperator
+from lapwing.linalg.progress import Report
+
+QUADRATURE_STEPS = 20
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """Mean and draws at one setting of the precisions, and the energies that the evidence needs."""
+
+    std: Tensor  # (d,), of the prior
+    mean: Tensor  # (d,)
+    spread: Tensor  # (d, draws), draws minus mean
+    parts: EvidenceParts
+    effective_dimension: Estimate
+    log_det: Estimate
+    solution: solvers.Solution  # in units of the prior: the mean, then the draws
+    passes: float
+    error_bound: float  # on the relative function error of the worst draw, ‖r‖ / (2√γ)
+    exact = False
+
+    def deviations(self, prior_noise: Tensor) -> Tensor:
+        """The draws minus their mean; they are known, so the noise behind them is not asked."""
+        del prior_noise
+        return self.spread
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Sampler:
+    """The data, the noise of every draw and a solver: a posterior at any precisions, for some passes over the data."""
+
+    features: LinearOperator  # (rows, d), with weights and the prior's scale
+    targets: Tensor  # (rows,)
+    normals: Tensor  # (rows, draws), ξ
+    prior_noise: Tensor  # (d, draws), θ̃
+    noise_of: Tensor  # (rows,), the noise group of each row
+    counts: Tensor  # (noise groups,)
+    log_weight: float
+    method: CG | SGD
+    seed: int
+    warm: Tensor | None = None  # (d, 1 + draws), the last solution over the prior's scale
+
+    @property
+    def draws(self) -> int:
+        """Number of draws."""
+        return self.normals.shape[1]
+
+    def whitened(self, prior: DiagonalPrior, noise: Tensor) -> LinearOperator:
+        """W, the features in units of noise and prior."""
+        return scaled_features(self.features, noise.sqrt()[self.noise_of], prior.precision.rsqrt()[prior.group_of])
+
+    def solve(self, prior: DiagonalPrior, noise: Tensor) -> tuple[solvers.Solution, Tensor]:
+        """The mean and every draw in units of the prior, and the right-hand sides of their normal equations."""
+        w = self.whitened(prior, noise)
+        targets = torch.cat([(noise.sqrt()[self.noise_of] * self.targets)[:, None], self.normals], dim=1)
+        anchors = torch.cat([torch.zeros_like(self.prior_noise[:, :1]), self.prior_noise], dim=1)
+        start = anchors if self.warm is None else self.warm * self._root(prior)[:, None]
+        if isinstance(self.method, SGD):
+            return self._descend(w, targets, anchors, start), w.rmatmat(targets) + anchors
+        right, m = w.rmatmat(targets) + anchors, w.T @ w
+        nystrom = self._nystrom(m) if self.method.rank else None
+        system = Diagonal(torch.ones_like(anchors[:, 0])) + m
+        return solvers.CG(self.method.rtol, self.method.max_steps, nystrom).solve(system, right, start), right
+
+    def _nystrom(self, m: LinearOperator) -> solvers.Nystrom:
+        generator = torch.Generator().manual_seed(self.seed)
+        return solvers.Nystrom.of(m, rank=min(self.rank_limit, m.shape[0]), shift=1.0, generator=generator)
+
+    @property
+    def rank_limit(self) -> int:
+        """The rank asked for."""
+        return self.method.rank if isinstance(self.method, CG) else 0
+
+    def _descend(self, w: LinearOperator, targets: Tensor, anchors: Tensor, start: Tensor) -> solvers.Solution:
+        assert isinstance(self.method, SGD)
+        fraction = {"L": 1.0, "L'": 0.0}.get(self.method.objective)
+        if fraction is None:
+            leverage = w.matmat(start)[:, 1:].square().mean(1) if self.warm is not None else torch.zeros(len(targets))
+            fraction = stochastic.best_fraction(w.row_squares(), leverage.to(targets))
+        steps = self.method.steps or max(2000, 20 * ceil(len(targets) / self.method.batch_size))
+        solver = stochastic.SGD(batch_size=min(self.method.batch_size, len(targets)), steps=steps)
+        objective = stochastic.Objective(w, targets, anchors, 1.0, fraction)
+        return solver.solve(objective, generator=torch.Generator().manual_seed(self.seed), start=start)
+
+    def _root(self, prior: DiagonalPrior) -> Tensor:
+        """The square root of the precisions, 0 for a pruned weight, whose solution is its anchor."""
+        root = prior.precision.sqrt()[prior.group_of]
+        return torch.where(root.isfinite(), root, 0)
+
+    def moments(self, prior: DiagonalPrior, noise: Tensor, solution: solvers.Solution, right: Tensor) -> _Moments:
+        """What MacKay's update needs, from one product with the features."""
+        x, groups = solution.x, len(prior.precision)
+        w = self.whitened(prior, noise)
+        fitted = w.matmat(x)
+        mean, z = x[:, 0] * prior.precision.rsqrt()[prior.group_of], x[:, 1:]
+        # where z is converged H z is the right-hand side, and M z needs no product; stochastic gradients end near it
+        product = right[:, 1:] - z if isinstance(self.method, CG) else w.rmatmat(fitted[:, 1:])
+        in_function = grouped((z * product).mean(1), prior.group_of, groups)
+        in_weights = prior.sizes - grouped(z.square().mean(1), prior.group_of, groups)
+        share = (in_function / prior.sizes).clamp(0, 1)
+        pruned = ~prior.precision.isfinite()
+        determined = torch.where(pruned, 0, ((1 - share) * in_function + share * in_weights))
+        residual = self.targets - fitted[:, 0] / noise.sqrt()[self.noise_of]
+        lowest = 0.0 if isinstance(self.method, CG) else 0.5
+        return _Moments(
+            determined=determined.clamp_min(lowest).minimum(prior.sizes),
+            weights=grouped(mean.square(), prior.group_of, groups),
+            leverage=grouped(fitted[:, 1:].square().mean(1), self.noise_of, len(noise)),
+            residual=grouped(residual.square(), self.noise_of, len(noise)),
+            fit_energy=fitted[:, 1:].square().sum(0),
+            penalty_energy=(z * (prior.std > 0)[:, None]).square().sum(0),
+        )
+
+    def at(self, prior: DiagonalPrior, noise: Tensor) -> Drawn:
+        """The posterior at these precisions, with its evidence: one solve and one stochastic quadrature."""
+        solution, right = self.solve(prior, noise)
+        m = self.moments(prior, noise, solution, right)
+        w, kept = self.whitened(prior, noise), prior.precision.isfinite()
+        generator = torch.Generator().manual_seed(self.seed)
+        log_det = log_determinant(w.T @ w, probes=self.draws, steps=QUADRATURE_STEPS, generator=generator)
+        log_noise = noise.log() - torch.tensor(2 * torch.pi, dtype=torch.float64).log()
+        parts = EvidenceParts(
+            fit=float(-0.5 * (noise * m.residual).sum()),
+            penalty=float(-0.5 * (prior.precision[kept] * m.weights[kept]).sum()),
+            occam=-0.5 * log_det.value,
+            normaliser=float(0.5 * (self.counts * log_noise).sum()) + self.log_weight,
+            hyperprior=0.0,
+        )
+        gamma = effective_dimension(m.fit_energy, m.penalty_energy, max(int(prior.sizes[kept].sum()), 1)).combined
+        scaled = prior.std[:, None] * solution.x
+        passes = solution.passes + QUADRATURE_STEPS + 2
+        error = float((solution.residuals * right.norm(dim=0)).max()) / (2 * max(gamma.value, 1e-3) ** 0.5)
+        return Drawn(prior.std, scaled[:, 0], scaled[:, 1:], parts, gamma, log_det, solution, passes, error)
+
+    def warmed(self, prior: DiagonalPrior, solution: solvers.Solution) -> Sampler:
+        """The same sampler, to start next time from this solution."""
+        return replace(self, warm=solution.x * prior.precision.rsqrt()[prior.group_of][:, None])
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Moments:
+    determined: Tensor  # (groups,)
+    weights: Tensor  # (groups,)
+    leverage: Tensor  # (noise groups,)
+    residual: Tensor  # (noise groups,)
+    fit_energy: Tensor  # (draws,)
+    penalty_energy: Tensor  # (draws,)
+
+
+def sampler(model: LinearModel, prior: DiagonalPrior, method: CG | SGD, noise: Noise, draws: int) -> Sampler:
+    """A sampler for a model, with the noise of its draws."""
+    scaled, targets, normals = whitened_data(model, prior, noise, draws)
+    groups = model.likelihood.row_groups(model.targets)
+    log_weight = 0.5 * (model.row_counts * model.likelihood.row_precision(model.targets).log()).sum()
+    like = scaled.like
+    return Sampler(
+        features=scaled, targets=targets.to(like), normals=normals.to(like),
+        prior_noise=replace(noise, stream=PRIOR).rows(0, len(prior.scale), draws).to(like),
+        noise_of=groups, counts=grouped(model.row_counts, groups, int(groups.max()) + 1),
+        log_weight=float(log_weight), method=method, seed=noise.seed,
+    )  # fmt: skip
+
+
+def tune(
+    sampler: Sampler, prior: DiagonalPrior, start: Precisions, *, tune_prior: bool, tune_noise: bool, report: Report
+) -> tuple[Sampler, Optimum]:
+    """MacKay's fixed point on draws, from a start of the right scale; groups that fade away are pruned."""
+    at, steps = start, sampler.method.em_steps if isinstance(sampler.method, SGD) else 50
+    for step in range(steps if tune_prior or tune_noise else 0):
+        setting = replace(prior, precision=at.prior)
+        solution, right = sampler.solve(setting, at.noise)
+        m = sampler.moments(setting, at.noise, solution, right)
+        sampler = sampler.warmed(setting, solution)
+        new = _mackay(sampler, at, m, tune_prior, tune_noise)
+        change = max(_log_change(new.prior, at.prior), _log_change(new.noise, at.noise))
+        report(f"step {step + 1}, {solution.passes:.0f} passes, precisions moved by {change:.1%}")
+        at = new
+        if change < 1e-3:
+            return sampler, Optimum(at, step + 1, True)
+    fixed = not (tune_prior or tune_noise)
+    return sampler, Optimum(at, 0 if fixed else steps, fixed)
+
+
+def _mackay(sampler: Sampler, at: Precisions, m: _Moments, tune_prior: bool, tune_noise: bool) -> Precisions:
+    prior, noise = at.prior, at.noise
+    if tune_prior:
+        prior = m.determined / m.weights.clamp_min(1e-300)
+        if isinstance(sampler.method, CG):  # draws by stochastic gradients are too rough to prune by
+            prior = torch.where(m.determined < 1e-2, torch.inf, prior)
+    if tune_noise:
+        noise = (sampler.counts - m.leverage).clamp_min(1e-3 * sampler.counts) / m.residual.clamp_min(1e-300)
+    return Precisions(prior, noise)
+
+
+def _log_change(new: Tensor, old: Tensor) -> float:
+    finite = new.isfinite() & old.isfinite()
+    pruned = bool((new.isfinite() != old.isfinite()).any())
+    return 1.0 if pruned else float((new[finite] / old[finite]).log().abs().max()) if bool(finite.any()) else 0.0

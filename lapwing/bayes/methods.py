@@ -1,0 +1,75 @@
+"""Ways to infer a posterior, as values: what has parameters is passed to `infer` as one of these."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, final
+
+
+@final
+@dataclass(frozen=True)
+class Exact:
+    """An eigen-decomposition of the weights' side (d × d) or the data's (n·m × n·m), the smaller one by default."""
+
+    side: Literal["primal", "dual"] | None = None
+
+
+@final
+@dataclass(frozen=True)
+class Krylov:
+    """The shared block-Krylov space: matrix products only, one space for every draw and every precision.
+
+    It grows until the relative function error of every draw on the data is at most `rtol` at the precisions in use,
+    for at most `steps` block steps and `memory_bytes` of memory (by default half of what is free).
+    """
+
+    steps: int | None = None
+    rtol: float = 1e-2
+    memory_bytes: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.rtol < 1:
+            raise ValueError(f"rtol must lie between 0 and 1, got {self.rtol}")
+        if self.steps is not None and self.steps < 1:
+            raise ValueError(f"steps must be at least 1, got {self.steps}")
+
+
+@final
+@dataclass(frozen=True)
+class CG:
+    """Conjugate gradients from the prior draw, for several precisions or noises at sizes beyond `Exact`.
+
+    Precisions are found by MacKay's fixed point on the draws, the same noise and warm starts at every step. `rank`
+    is that of a Nyström preconditioner, made once per step at the cost of as many columns; 0 is none.
+    """
+
+    rtol: float = 1e-4
+    max_steps: int = 1000
+    rank: int = 0
+
+
+@final
+@dataclass(frozen=True)
+class SGD:
+    """Stochastic gradients, for data too many for whole passes: the published sample-then-optimise EM loop.
+
+    `objective` says where the noise of a draw stands: "L" in the targets, "L'" in the anchor (less gradient noise
+    where the data determine less than half of what they could), "mixed" shared out by leverage (never worse than
+    either). Step lengths come from a short power iteration.
+    """
+
+    objective: Literal["L", "L'", "mixed"] = "mixed"
+    batch_size: int = 128
+    steps: int | None = None  # minibatches per solve; None is 20 epochs, at least 2,000
+    em_steps: int = 10
+
+    def __post_init__(self) -> None:
+        if self.objective not in ("L", "L'", "mixed"):
+            raise ValueError(f"objective is {self.objective!r}, expected 'L', \"L'\" or 'mixed'")
+        if self.batch_size < 1 or self.em_steps < 1 or (self.steps is not None and self.steps < 1):
+            raise ValueError(
+                f"batch_size is {self.batch_size}, steps {self.steps}, em_steps {self.em_steps}: all must be positive"
+            )
+
+
+Method = Exact | Krylov | CG | SGD
