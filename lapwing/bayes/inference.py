@@ -87,6 +87,8 @@ def infer(
             solved = _exact(task, chosen, why)
         case Krylov():
             solved = _krylov(task, chosen, why)
+            if method is None and solved.diagnostics["limited_by"] == "memory":
+                solved = _iterative(task, CG(), "the basis of a Krylov space would not fit into memory")
         case CG() | SGD():
             solved = _iterative(task, chosen, why)
     task.report("")

@@ -104,9 +104,13 @@ class Sampler:
             leverage = w.matmat(start)[:, 1:].square().mean(1) if self.warm is not None else torch.zeros(len(targets))
             fraction = stochastic.best_fraction(w.row_squares(), leverage.to(targets))
         steps = self.method.steps or max(2000, 20 * ceil(len(targets) / self.method.batch_size))
-        solver = stochastic.SGD(batch_size=min(self.method.batch_size, len(targets)), steps=steps)
+        batch, generator = min(self.method.batch_size, len(targets)), torch.Generator().manual_seed(self.seed)
         objective = stochastic.Objective(w, targets, anchors, 1.0, fraction)
-        return solver.solve(objective, generator=torch.Generator().manual_seed(self.seed), start=start)
+        if (
+            w.shape[0] < w.shape[1]
+        ):  # fewer data than weights: coordinates of the dual have no gradient noise at the end
+            return stochastic.DualDescent(batch_size=batch, steps=steps).solve(objective, generator=generator)
+        return stochastic.SGD(batch_size=batch, steps=steps).solve(objective, generator=generator, start=start)
 
     def _root(self, prior: DiagonalPrior) -> Tensor:
         """The square root of the precisions, 0 for a pruned weight, whose solution is its anchor."""

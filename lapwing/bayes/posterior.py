@@ -18,7 +18,8 @@ from lapwing.bayes.linear_model import LinearModel, check_finite
 from lapwing.bayes.noise import DATA, PRIOR, SAMPLE, Noise
 from lapwing.bayes.predictive import Prediction
 from lapwing.bayes.priors import DiagonalPrior
-from lapwing.bayes.statistics import NO_CLOSED_FORM, Statistics, Whitened, converged, scaled_features, whiten
+from lapwing.bayes.statistics import NO_CLOSED_FORM, Ritz, Statistics, Whitened, converged, scaled_features, whiten
+from lapwing.linalg import krylov
 from lapwing.linalg.estimators import Estimate
 from lapwing.linalg.operators import Diagonal, LinearOperator, row_blocks
 from lapwing.linalg.solvers import CG
@@ -69,7 +70,7 @@ class Posterior:
     diagnostics: dict[str, Any] = field(repr=False)
     features_at: Callable[[Any], LinearOperator] = field(repr=False)
     model: LinearModel | None = field(repr=False, default=None)
-    curve: tuning.Curve | None = field(repr=False, default=None)
+    held_out_curve: tuning.Curve | None = field(repr=False, default=None)
 
     @property
     def likelihood(self) -> Gaussian:
@@ -99,8 +100,12 @@ class Posterior:
         features = self._features(inputs)
         return self._shaped((features @ self.draws.to(features.like)).mT, lead=1)
 
-    def predict(self, inputs: Any, *, batch_size: int | None = None) -> Prediction:
-        """The predictive distribution at new inputs: closed form, with function draws beside it."""
+    def predict(self, inputs: Any, *, batch_size: int | None = None, bounds: bool = False) -> Prediction:
+        """The predictive distribution at new inputs: closed form or from draws, with function draws beside it.
+
+        With `bounds`, a Krylov posterior adds lower and upper bounds on its variances, which on the dual side take a
+        pass over the training data.
+        """
         features = self._features(inputs)
         prior_variance, epistemic = self._variances(features, batch_size)
         draws = self.deviations.shape[1]
@@ -113,6 +118,7 @@ class Posterior:
             standard_error=None
             if self.belief.exact
             else self._shaped(epistemic * (2 / draws) ** 0.5).to(features.like),
+            bounds=self._bounds(features) if bounds else None,
             seed=self.seed,
         )
 
@@ -129,7 +135,7 @@ class Posterior:
         """The posterior whose precision (and noise, unless it was given) does best on held-out data.
 
         `validation` is a pair of inputs and targets. The whole curve comes from one product with the validation
-        features, without the training data; it is kept in `curve`.
+        features, without the training data; it stays in `curve`.
         """
         inputs, targets = validation
         features, tune_noise = self._features(inputs), self.given.noise_std is None
@@ -141,14 +147,20 @@ class Posterior:
         else:
             curve = tuning.by_solving(self._at_multiple, inputs, targets)
         tuned = self._at_multiple(curve.best_precision, curve.best_noise, "held-out density")
-        return replace(tuned, curve=curve.scaled(float(self.prior.precision[0])))
+        return replace(tuned, held_out_curve=curve.scaled(float(self.prior.precision[0])))
 
     def _at_multiple(self, precision: float, noise: float, tuned_by: str = "given") -> Posterior:
         prior = replace(self.prior, precision=self.prior.precision * precision)
         return assemble(self, prior, self.noise_precision * noise, tuned_by=tuned_by)
 
-    def evidence_curve(self) -> tuning.Curve:
-        """Log evidence over the prior precision; a tuned noise takes its best value at each."""
+    @property
+    def curve(self) -> tuning.Curve:
+        """Log evidence over the prior precision, and the held-out density where it was tuned by that.
+
+        A noise that is tuned takes its best value at each precision.
+        """
+        if self.held_out_curve is not None:
+            return self.held_out_curve
         tune_noise = self.given.noise_std is None
         return tuning.by_evidence(self._evidence_problem(), tune_noise).scaled(float(self.prior.precision[0]))
 
@@ -202,6 +214,26 @@ class Posterior:
         parts = [variances(rows.double() * w.std, w.vectors, w.values) for rows in row_blocks(features, elements)]
         prior, posterior = (torch.cat(part) for part in zip(*parts, strict=True))
         return prior, posterior
+
+    def _bounds(self, features: LinearOperator) -> tuple[Tensor, Tensor]:
+        """Lower and upper bounds on the epistemic variance; equal where it has a closed form."""
+        known = self.statistics
+        if isinstance(known, Sampler):
+            raise ValueError("bounds come from a Krylov space: infer with method=Krylov(), or leave bounds out")
+        if not isinstance(known[0].basis, Ritz):
+            exact = self._shaped(self._variances(features, None)[1])
+            return exact, exact
+        space, alpha, beta = known[0].basis.space, float(self.prior.precision), float(self.noise_precision)
+        blocks = [
+            krylov.variances(
+                space, rows.double() * self.prior.scale, alpha=alpha, beta=beta, operator=known[0].basis.operator
+            )
+            for rows in row_blocks(features)
+        ]
+        return (
+            self._shaped(torch.cat([block.lower for block in blocks])),
+            self._shaped(torch.cat([block.upper for block in blocks])),
+        )
 
     def _prior_noise(self) -> Tensor:  # (d, draws)
         return Noise(self.seed, PRIOR).rows(0, len(self.mean), self.deviations.shape[1])

@@ -27,6 +27,7 @@ class Prediction:
     noise_variance: Tensor | str  # the noise, or why it is not known
     draws: Tensor | None = None  # (draws, *outputs), the joint function draws behind `samples`
     standard_error: Tensor | None = None  # Monte-Carlo error of the variance; None where it is closed form
+    bounds: tuple[Tensor, Tensor] | None = None  # on the epistemic variance, where asked for
     seed: int = 0
 
     @property
@@ -121,6 +122,8 @@ class Prediction:
         changes = {name: of_outputs(getattr(self, name)) for name in ("mean", "epistemic_variance", "prior_variance")}
         if self.draws is not None:
             changes["draws"] = of_draws(self.draws)
+        if self.bounds is not None:
+            changes["bounds"] = tuple(of_outputs(bound) for bound in self.bounds)
         if self.standard_error is not None:
             changes["standard_error"] = of_outputs(self.standard_error)
         return replace(self, **changes)

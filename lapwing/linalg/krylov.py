@@ -307,6 +307,9 @@ def _orthonormal(blocks: tuple[Tensor, ...], x: Tensor, floor: float) -> tuple[T
 
 def _factor(x: Tensor, floor: float) -> tuple[Tensor, Tensor]:
     """N and B = diag(s) Vᵀ with x = N B, s above the floor; N is orthonormal where x is well-conditioned."""
+    if x.shape[1] > x.shape[0]:  # more columns than there are directions
+        left, s, right = torch.linalg.svd(x.double(), full_matrices=False)
+        return left[:, s > floor].to(x), s[s > floor, None] * right[s > floor]
     values, vectors = torch.linalg.eigh((x.mT @ x).double())
     if x.shape[1] and values[0] > 1e4 * torch.finfo(x.dtype).eps * values[-1]:
         s, right, turn = values.sqrt(), vectors.mT, vectors / values.sqrt()

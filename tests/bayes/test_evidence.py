@@ -172,7 +172,7 @@ def test_effective_dimension_from_draws_is_unbiased_with_the_stated_spread():
 
 def test_evidence_curve_peaks_at_the_tuned_precision():
     posterior = infer(LinearModel(TALL_OUTPUTS.features, TALL_OUTPUTS.targets, Gaussian()), prior=Isotropic())
-    curve = posterior.evidence_curve()
+    curve = posterior.curve
     assert curve.best_precision == pytest.approx(float(posterior.prior.precision), rel=1e-3)
     assert float(curve.log_evidence.max()) <= posterior.log_evidence.value + 1e-9
     index = 40

@@ -99,6 +99,40 @@ def test_variances_come_from_draws_with_their_error():
     torch.testing.assert_close(krylov.prior_variance, exact.prior_variance, rtol=1e-10, atol=0)
 
 
+@pytest.mark.parametrize("data", [MEDIUM, WIDER], ids=["tall", "wide"])
+@pytest.mark.parametrize("steps", [1, 3, 6])
+def test_bounds_enclose_the_exact_variance(data, steps):
+    model = LinearModel(data.features, data.targets, Gaussian(1.3), weights=data.weights)
+    exact = infer(model, prior=GPrior(0.01), draws=0).predict(data.inputs, bounds=True)
+    krylov = infer(model, prior=GPrior(0.01), draws=4, method=Krylov(steps=steps, rtol=1e-9))
+    low, high = krylov.predict(data.inputs, bounds=True).bounds
+    assert (low <= exact.epistemic_variance * (1 + 1e-9)).all()
+    assert (high >= exact.epistemic_variance * (1 - 1e-9)).all()
+    assert torch.equal(exact.bounds[0], exact.bounds[1])
+    assert krylov.predict(data.inputs, bounds=True)[2:4].bounds[1].shape == exact.mean[2:4].shape
+    if steps == 6:
+        assert float((high / low).max()) < float((exact.prior_variance / low).max())  # and say more than the prior
+
+
+def test_a_basis_too_large_for_memory_gives_way_to_conjugate_gradients(monkeypatch):
+    monkeypatch.setattr(inference, "EXACT_SIZE", 20)
+    monkeypatch.setattr(inference.krylov, "available_bytes", lambda: 1000)
+    posterior = infer(LinearModel(MEDIUM.features, MEDIUM.targets, Gaussian(1.0)), prior=Isotropic(1.0), draws=4)
+    assert "would not fit" in posterior.diagnostics["why"]
+    exact = infer(posterior.model, prior=Isotropic(1.0), draws=4, method=Exact())
+    error = (MEDIUM.features @ (posterior.deviations - exact.deviations)).norm(dim=0).max()
+    assert float(error) / exact.effective_dimension.value**0.5 <= 1.2 * posterior.diagnostics["error_bound"] <= 0.05
+
+
+def test_dual_descent_reaches_the_exact_draws_of_few_data():
+    data = linear(40, 1, 90, noise_std=1.0, seed=9)
+    features = torch.linalg.qr(data.features.mT)[0].mT * torch.linspace(2, 6, 40, dtype=torch.float64)[:, None]
+    model = LinearModel(features, data.targets, Gaussian(1.0))
+    exact = infer(model, prior=Isotropic(1.0), draws=5)
+    sgd = infer(model, prior=Isotropic(1.0), draws=5, method=SGD(batch_size=8, steps=3000))
+    assert relative(sgd.draws, exact.draws) < 0.01
+
+
 def test_draws_have_the_posterior_covariance():
     data = linear(40, 1, 6, seed=8)
     model = LinearModel(data.features, data.targets, Gaussian(1.0))
@@ -255,7 +289,7 @@ def test_bad_operators_are_named(make, error, message):
         (lambda m: infer(m, draws=4, method=Krylov()).covariance, "no closed-form covariance"),
         (lambda m: infer(m, draws=4, method=Krylov()).sample(3), "no closed-form covariance"),
         (lambda m: infer(m, draws=4, method=CG()).leave_one_out(), "no closed-form covariance"),
-        (lambda m: infer(m, draws=4, method=CG()).evidence_curve(), "one precision only"),
+        (lambda m: infer(m, draws=4, method=CG()).curve, "one precision only"),
         (lambda m: Krylov(rtol=0.0), "rtol must lie"),
         (lambda m: Krylov(steps=0), "steps must be"),
         (lambda m: SGD("L2"), "expected 'L'"),
