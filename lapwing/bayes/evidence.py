@@ -237,8 +237,9 @@ def maximise(problem: Problem, start: Precisions, *, max_steps: int = 500, toler
         return -problem.objective(at, moments), -_free(problem, problem.gradient(at, moments))
 
     x = np.clip(np.log(_free(problem, start)), lower, upper)
+    trace.append(problem.objective(start))
     if not len(x):
-        return Optimum(start, 0, True)
+        return Optimum(start, 0, True, tuple(trace))
     size = max(1.0, float(problem.counts.sum()))
     result = scipy.optimize.minimize(
         negative, x, jac=True, method="L-BFGS-B", bounds=[(lower, upper)] * len(x),

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from lapwing.bayes import evidence
 from lapwing.bayes.evidence import Optimum, Precisions
-from lapwing.bayes.inference import EXACT_SIZE
-from lapwing.bayes.likelihoods import Gamma, Gaussian
-from lapwing.bayes.linear_model import LinearModel
+from lapwing.bayes.inference import EXACT_SIZE, gram_error
+from lapwing.bayes.likelihoods import Gamma
+from lapwing.bayes.linear_model import check_finite
 from lapwing.bayes.methods import Krylov
 from lapwing.bayes.noise import DATA, PRIOR, SAMPLE, Noise
 from lapwing.bayes.posterior import variances
@@ -34,9 +34,9 @@ from lapwing.bayes.statistics import (
     whiten,
 )
 from lapwing.linalg.krylov import Block
-from lapwing.linalg.operators import LinearOperator, LowRank, as_operator, row_blocks
+from lapwing.linalg.operators import Dense, LinearOperator, LowRank, as_operator, row_blocks
 from lapwing.linalg.progress import reporter
-from lapwing.linalg.spectral import decompose
+from lapwing.linalg.spectral import Side, decompose
 
 DRAWS = 32  # of a matrix-free fit
 SIGMA_BYTES = 1e9  # `sigma_` is made on request, up to this size
@@ -193,17 +193,10 @@ class BayesianRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
             self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], multi_output=True, y_numeric=True,
             ensure_min_samples=2,
         )  # fmt: skip
-        weights = (
-            np.ones(len(y))
-            if sample_weight is None
-            else _check_sample_weight(sample_weight, X, ensure_non_negative=True)
-        )
-        weights, targets = (
-            torch.from_numpy(weights.astype(float)),
-            torch.from_numpy(y.reshape(len(y), -1).astype(float)),
-        )
-        features = as_operator(X)
-        LinearModel(features, targets[:, 0], Gaussian(), weights=weights)  # its checks of numbers and weights
+        weights = torch.from_numpy(_row_weights(X, sample_weight))
+        features, targets = as_operator(X), torch.from_numpy(y.reshape(len(y), -1).astype(float))
+        check_finite("features", features)
+        check_finite("targets", Dense(targets))
         total = weights.sum()
         self.X_offset_ = np.zeros(X.shape[1])
         y_offset = torch.zeros(targets.shape[1], dtype=torch.float64)
@@ -225,12 +218,7 @@ class BayesianRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
         draws = 0 if min(n, d) <= EXACT_SIZE else DRAWS
         prior_noise, normals = Noise(0, PRIOR).rows(0, d, draws), Noise(0, DATA).rows(0, n, draws)
         if not draws:
-            spectrum = decompose(scaled)
-            parts = [
-                project(scaled, spectrum, y, normals, prior_noise, weights, torch.ones_like(weights))
-                for y in targets.mT
-            ]
-            return tuple(self._fitted(part, self._tuned(part, prior), prior, prior_noise) for part in parts)
+            return self._exact(scaled, targets, weights, prior)
 
         def statistics(ritz: Ritz) -> list[Statistics]:
             return [
@@ -245,6 +233,17 @@ class BayesianRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
         ritz = shared_space(scaled, block, settings, method, reporter(None if self.verbose else False))
         return tuple(self._fitted(part, self._tuned(part, prior), prior, prior_noise) for part in statistics(ritz))
 
+    def _exact(
+        self, scaled: LinearOperator, targets: Tensor, weights: Tensor, prior: DiagonalPrior, side: Side | None = None
+    ) -> tuple[_Fit, ...]:
+        spectrum, ones = decompose(scaled, side), torch.ones_like(weights)
+        nothing, empty = (torch.empty(size, 0, dtype=torch.float64) for size in scaled.shape)
+        parts = [project(scaled, spectrum, y, nothing, empty, weights, ones) for y in targets.mT]
+        optima = [self._tuned(part, prior) for part in parts]
+        if side is None and any(gram_error((part,), o.at) > 1e-8 for part, o in zip(parts, optima, strict=True)):
+            return self._exact(scaled, targets, weights, prior, "svd")  # almost no noise: a Gram matrix is too coarse
+        return tuple(self._fitted(part, o, prior, empty) for part, o in zip(parts, optima, strict=True))
+
     def _tuned(self, statistics: Statistics, prior: DiagonalPrior) -> Optimum:
         problem = replace(
             evidence.problem((statistics,), prior), prior_hyperprior=Gamma(self.lambda_1, self.lambda_2),
@@ -258,9 +257,7 @@ class BayesianRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     def _fitted(self, statistics: Statistics, optimum: Optimum, prior: DiagonalPrior, prior_noise: Tensor) -> _Fit:
         if self.verbose:
-            print(
-                f"log evidence {optimum.trace[-1] if optimum.trace else float('nan'):.6g} after {optimum.steps} steps"
-            )
+            print(f"log evidence {optimum.trace[-1]:.6g} after {optimum.steps} steps")
         whitened = whiten((statistics,), replace(prior, precision=optimum.at.prior), optimum.at.noise, prior_noise)
         mean, deviations = whitened.mean, whitened.deviations(prior_noise)
         return _Fit(optimum, whitened if whitened.exact else None, mean, deviations)
@@ -305,6 +302,15 @@ class BayesianRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def _shaped(self, columns: Tensor) -> np.ndarray:
         values = columns.double().numpy()
         return values if self.coef_.ndim == 2 else values[:, 0]
+
+
+def _row_weights(X: Any, sample_weight: Any) -> np.ndarray:
+    if sample_weight is None:
+        return np.ones(X.shape[0])
+    weights = _check_sample_weight(sample_weight, X, ensure_non_negative=True).astype(float)
+    if not weights.any():
+        raise ValueError("every sample weight is zero: no data are left")
+    return weights
 
 
 def centre(features: LinearOperator, offset: Tensor) -> LinearOperator:

@@ -213,6 +213,36 @@ def test_covariances_too_large_to_make_are_refused(monkeypatch):
         _ = model.sigma_
 
 
+def test_targets_without_noise_keep_their_digits():
+    """A Gram matrix would lose them: 15 decades lie between the data and the noise that the hyperprior allows."""
+    truth = np.linspace(-1, 2, 10)
+    model = BayesianRidge().fit(X * 1e4, X @ truth * 1e4)
+    np.testing.assert_allclose(model.coef_, truth, rtol=1e-7, atol=1e-9)
+
+
+def test_large_problems_are_fitted_without_decompositions(monkeypatch):
+    """The same data by the matrix-free road: precisions within the error of 32 probes, the mean to its tolerance."""
+    exact = BayesianRidge(compute_score=True).fit(*wide())
+    monkeypatch.setattr(module, "EXACT_SIZE", 5)
+    x, y = wide()
+    model = BayesianRidge(compute_score=True).fit(x, y)
+    assert model.lambda_ == pytest.approx(
+        exact.lambda_, rel=1e-6
+    )  # the space is complete here, so nothing is estimated
+    np.testing.assert_allclose(model.coef_, exact.coef_, atol=1e-3 * np.abs(exact.coef_).max())
+    ours, theirs = model.predict(x, return_std=True)[1], exact.predict(x, return_std=True)[1]
+    epistemic = theirs**2 - 1 / exact.alpha_
+    assert (np.abs(ours**2 - theirs**2) <= 5 * (2 / module.DRAWS) ** 0.5 * epistemic + 1e-6).all()
+    assert model.sample(7).shape == (7, 40)
+    both = BayesianRidge().fit(scipy.sparse.csr_array(x), np.stack([y, y[::-1]], axis=1))
+    assert both.lambda_[0] == pytest.approx(exact.lambda_, rel=1e-6)
+    with pytest.raises(ValueError, match="holds 32 draws, and 33 were asked for"):
+        model.sample(33)
+    with pytest.raises(AttributeError, match="sigma_ would take"):
+        _ = model.sigma_
+    assert len(pickle.dumps(model)) < 1e6
+
+
 def constant(array, index, value):
     array = array.copy()
     array[index] = value
@@ -233,6 +263,7 @@ def constant(array, index, value):
         (X * 1e160, Y, "its square leaves the range"),
         (X, Y * 1e-250, "its square leaves the range"),
         (X[0], Y, "Expected 2D array"),
+        (X, Y + 1j, "Complex data not supported"),
     ],
 )
 def test_bad_input_gets_a_clear_error(x, y, message):
