@@ -1,0 +1,219 @@
+"""Operators made of others: sums, products, transposes, multiples, streams of batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from lapwing.linalg.operators.interface import LinearOperator
+from lapwing.linalg.operators.stored import Dense, Diagonal, LowRank, Sparse
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class BatchSum(LinearOperator):
+    """The sum over batches of an operator made from each: what streaming over data computes.
+
+    `batches` must give the same batches, in the same order, every time it is iterated.
+    """
+
+    of_batch: Callable[..., LinearOperator]
+    batches: Iterable[tuple[Any, ...]]
+    size: tuple[int, int]
+    example: Tensor
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.size
+
+    @property
+    def like(self) -> Tensor:
+        return self.example
+
+    def matmat(self, x: Tensor) -> Tensor:
+        return reduce(torch.add, (self.of_batch(*batch).matmat(x) for batch in self.batches))
+
+    def rmatmat(self, y: Tensor) -> Tensor:
+        return reduce(torch.add, (self.of_batch(*batch).rmatmat(y) for batch in self.batches))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Sum(LinearOperator):
+    """The sum of operators of one shape."""
+
+    terms: tuple[LinearOperator, ...]
+
+    def __post_init__(self) -> None:
+        shapes = [term.shape for term in self.terms]
+        if len(set(shapes)) != 1:
+            raise ValueError(f"cannot add operators of shapes {shapes}")
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.terms[0].shape
+
+    @property
+    def like(self) -> Tensor:
+        return self.terms[0].like
+
+    def matmat(self, x: Tensor) -> Tensor:
+        return reduce(torch.add, (term.matmat(x) for term in self.terms))
+
+    def rmatmat(self, y: Tensor) -> Tensor:
+        return reduce(torch.add, (term.rmatmat(y) for term in self.terms))
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        return reduce(torch.add, (term.rows(start, stop) for term in self.terms))
+
+    def columns(self, start: int, stop: int) -> Tensor:
+        return reduce(torch.add, (term.columns(start, stop) for term in self.terms))
+
+    def row_squares(self, weights: Tensor | None = None) -> Tensor:
+        """Without dense rows where all terms but one are of low rank, as for centred sparse features."""
+        low = [term for term in self.terms if isinstance(term, LowRank)]
+        rest = [term for term in self.terms if not isinstance(term, LowRank)]
+        if len(rest) != 1 or isinstance(rest[0], Dense):  # dense rows are cheap, and lose nothing to cancellation
+            return LinearOperator.row_squares(self, weights)
+        together = LowRank(
+            torch.cat([term.left for term in low], dim=1), torch.cat([term.right for term in low], dim=1)
+        )
+        right = together.right if weights is None else weights.to(together.right)[:, None] * together.right
+        own = (together.left @ (right.mT @ together.right) * together.left).sum(1)
+        squares = rest[0].row_squares(weights) + 2 * (rest[0].matmat(right) * together.left).sum(1) + own
+        return squares.clamp_min(0)
+
+    def column_squares(self, weights: Tensor | None = None) -> Tensor:
+        if not all(isinstance(term, (LowRank, Dense, Sparse)) for term in self.terms):
+            return LinearOperator.column_squares(self, weights)
+        return Sum(tuple(LowRank(t.right, t.left) if isinstance(t, LowRank) else t.T for t in self.terms)).row_squares(
+            weights
+        )
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Product(LinearOperator):
+    """The product left · right, never formed."""
+
+    left: LinearOperator
+    right: LinearOperator
+
+    def __post_init__(self) -> None:
+        if self.left.shape[1] != self.right.shape[0]:
+            raise ValueError(f"cannot multiply operators of shapes {self.left.shape} and {self.right.shape}")
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return (self.left.shape[0], self.right.shape[1])
+
+    @property
+    def like(self) -> Tensor:
+        return self.right.like
+
+    def matmat(self, x: Tensor) -> Tensor:
+        return self.left.matmat(self.right.matmat(x))
+
+    def rmatmat(self, y: Tensor) -> Tensor:
+        return self.right.rmatmat(self.left.rmatmat(y))
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        return self.left.rows_times(self.right, start, stop)
+
+    def columns(self, start: int, stop: int) -> Tensor:
+        return self.right.T.rows_times(self.left.T, start, stop).mT
+
+    def row_squares(self, weights: Tensor | None = None) -> Tensor:
+        if isinstance(self.left, Diagonal):
+            return self.left.diagonal.square() * self.right.row_squares(weights)
+        if isinstance(self.right, Diagonal):
+            return self.left.row_squares(_times(self.right.diagonal.square(), weights))
+        return LinearOperator.row_squares(self, weights)
+
+    def column_squares(self, weights: Tensor | None = None) -> Tensor:
+        if isinstance(self.left, Diagonal):
+            return self.right.column_squares(_times(self.left.diagonal.square(), weights))
+        if isinstance(self.right, Diagonal):
+            return self.right.diagonal.square() * self.left.column_squares(weights)
+        return LinearOperator.column_squares(self, weights)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Transpose(LinearOperator):
+    """The transpose of an operator."""
+
+    inner: LinearOperator
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return (self.inner.shape[1], self.inner.shape[0])
+
+    @property
+    def like(self) -> Tensor:
+        return self.inner.like
+
+    @property
+    def T(self) -> LinearOperator:
+        return self.inner
+
+    def matmat(self, x: Tensor) -> Tensor:
+        return self.inner.rmatmat(x)
+
+    def rmatmat(self, y: Tensor) -> Tensor:
+        return self.inner.matmat(y)
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        return self.inner.columns(start, stop).mT
+
+    def columns(self, start: int, stop: int) -> Tensor:
+        return self.inner.rows(start, stop).mT
+
+    def row_squares(self, weights: Tensor | None = None) -> Tensor:
+        return self.inner.column_squares(weights)
+
+    def column_squares(self, weights: Tensor | None = None) -> Tensor:
+        return self.inner.row_squares(weights)
+
+    def rows_times(self, right: LinearOperator, start: int, stop: int) -> Tensor:
+        if isinstance(self.inner, Diagonal):
+            return self.inner.rows_times(right, start, stop)
+        return right.rmatmat(self.rows(start, stop).mT).mT
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Scaled(LinearOperator):
+    """An operator times a number."""
+
+    inner: LinearOperator
+    factor: float
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.inner.shape
+
+    @property
+    def like(self) -> Tensor:
+        return self.inner.like
+
+    def matmat(self, x: Tensor) -> Tensor:
+        return self.factor * self.inner.matmat(x)
+
+    def rmatmat(self, y: Tensor) -> Tensor:
+        return self.factor * self.inner.rmatmat(y)
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        return self.factor * self.inner.rows(start, stop)
+
+    def columns(self, start: int, stop: int) -> Tensor:
+        return self.factor * self.inner.columns(start, stop)
+
+
+def _times(values: Tensor, weights: Tensor | None) -> Tensor:
+    return values if weights is None else values * weights.to(values)

@@ -1,0 +1,125 @@
+"""The contract of an operator: two products, and everything that follows from them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+BLOCK_ELEMENTS = 2**22  # a block of rows worked on at once holds about 32 MB of float64
+
+
+class LinearOperator(ABC):
+    """A matrix of shape (n, d) given by two products; everything else follows from them.
+
+    A new structure is a final frozen dataclass with `shape`, `like`, `matmat` and `rmatmat`. `rows` may be
+    overridden where a block of rows is cheaper than products with unit columns.
+    """
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, int]:
+        """Number of rows and columns."""
+
+    @property
+    @abstractmethod
+    def like(self) -> Tensor:
+        """A tensor with the dtype and device of the products."""
+
+    @abstractmethod
+    def matmat(self, x: Tensor) -> Tensor:  # (d, k) -> (n, k)
+        """The product A x with a block of columns."""
+
+    @abstractmethod
+    def rmatmat(self, y: Tensor) -> Tensor:  # (n, k) -> (d, k)
+        """The product Aᵀ y with a block of columns."""
+
+    def rows(self, start: int, stop: int) -> Tensor:  # (stop - start, d)
+        """A block of rows as a dense tensor."""
+        return self.rmatmat(unit_columns(self.shape[0], start, stop, self.like)).mT
+
+    def columns(self, start: int, stop: int) -> Tensor:  # (n, stop - start)
+        """A block of columns as a dense tensor."""
+        return self.matmat(unit_columns(self.shape[1], start, stop, self.like))
+
+    def rows_times(self, right: LinearOperator, start: int, stop: int) -> Tensor:
+        """A block of rows of the product with another operator; cheaper where this one is diagonal."""
+        return right.rmatmat(self.rows(start, stop).mT).mT
+
+    def row_squares(self, weights: Tensor | None = None) -> Tensor:  # (n,)
+        """The squared norm of every row, Σ_j w_j a_ij²."""
+        blocks = (rows.square() for rows in row_blocks(self))
+        return torch.cat([block.sum(1) if weights is None else block @ weights.to(block) for block in blocks])
+
+    def column_squares(self, weights: Tensor | None = None) -> Tensor:  # (d,)
+        """The squared norm of every column, Σ_i w_i a_ij²."""
+        total, start = torch.zeros(self.shape[1]).to(self.like), 0
+        for rows in row_blocks(self):
+            part = 1 if weights is None else weights[start : start + len(rows), None].to(rows)
+            total, start = total + (part * rows.square()).sum(0), start + len(rows)
+        return total
+
+    def dense(self) -> Tensor:
+        """The matrix itself: for small operators and for tests."""
+        return torch.cat(list(row_blocks(self)))
+
+    @property
+    def T(self) -> LinearOperator:
+        """The transpose, whose products are the same two in the other order."""
+        from lapwing.linalg.operators import composed
+
+        return composed.Transpose(self)
+
+    def __matmul__(self, other: Any) -> Any:
+        from lapwing.linalg.operators import composed
+
+        if isinstance(other, LinearOperator):
+            return composed.Product(self, other)
+        if not isinstance(other, Tensor):
+            return NotImplemented
+        if other.ndim not in (1, 2) or other.shape[0] != self.shape[1]:
+            raise ValueError(
+                f"cannot multiply {type(self).__name__} of shape {self.shape} "
+                f"with a tensor of shape {tuple(other.shape)}"
+            )
+        return self.matmat(other) if other.ndim == 2 else self.matmat(other[:, None])[:, 0]
+
+    def __add__(self, other: LinearOperator) -> LinearOperator:
+        from lapwing.linalg.operators import composed
+
+        return composed.Sum((self, other))
+
+    def __sub__(self, other: LinearOperator) -> LinearOperator:
+        from lapwing.linalg.operators import composed
+
+        return composed.Sum((self, -other))
+
+    def __mul__(self, factor: float) -> LinearOperator:
+        from lapwing.linalg.operators import composed
+
+        return composed.Scaled(self, float(factor))
+
+    __rmul__ = __mul__
+
+    def __neg__(self) -> LinearOperator:
+        from lapwing.linalg.operators import composed
+
+        return composed.Scaled(self, -1.0)
+
+
+def row_blocks(operator: LinearOperator, elements: int = BLOCK_ELEMENTS) -> Iterator[Tensor]:
+    """Dense blocks of rows, in order, each of about `elements` numbers."""
+    n, d = operator.shape
+    height = max(1, min(n, elements // max(1, d)))
+    for start in range(0, n, height):
+        yield operator.rows(start, min(start + height, n))
+
+
+def unit_columns(size: int, start: int, stop: int, like: Tensor) -> Tensor:  # (size, stop - start)
+    """Columns start to stop of the identity."""
+    columns = torch.zeros(size, stop - start, dtype=like.dtype, device=like.device)
+    columns[start:stop].fill_diagonal_(1)
+    return columns
