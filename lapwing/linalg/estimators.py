@@ -116,15 +116,37 @@ def log_determinant(operator: LinearOperator, *, probes: int, steps: int, genera
         float(v.element_size()) * n * steps * probes, f"{probes} Krylov spaces of {steps} steps in {n:,} dimensions",
         "use fewer probes a call and average the calls, or fewer steps",
     )  # fmt: skip
-    diagonals, couplings, last = _lanczos(operator, v / n**0.5, steps)
+    diagonals, couplings, last, _ = _lanczos(operator, v / n**0.5, steps)
     upper = n * _quadrature(diagonals, couplings[:-1])
     lower = n * _quadrature(torch.cat([diagonals, last]), couplings)
     between = _mean((upper + lower) / 2)
     return Estimate(between.value, hypot(between.standard_error, float((upper - lower).mean()) / 2))
 
 
-def _lanczos(operator: LinearOperator, q: Tensor, steps: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Tridiagonal matrices of unit columns q: diagonals (steps, k), couplings (steps, k), Radau entry (1, k).
+def inverse_root(operator: LinearOperator, columns: Tensor, *, steps: int) -> Tensor:  # (n, k) -> (n, k)
+    """A^{-½} times columns for a positive definite A, each in its own Krylov space: `steps` products with a block.
+
+    Columns of standard normals become draws from N(0, A⁻¹). Draws by perturb-and-solve, which start from the prior,
+    need fewer products; this is the independent road to the same covariance.
+
+    >>> from lapwing.linalg.operators import Diagonal
+    >>> inverse_root(Diagonal(torch.tensor([4.0, 16.0]).double()), torch.ones(2, 1).double(), steps=2)[:, 0]
+    tensor([0.5000, 0.2500], dtype=torch.float64)
+    """
+    lengths = columns.norm(dim=0)
+    diagonals, couplings, _, basis = _lanczos(operator, _ratio(columns, lengths), min(steps, len(columns)))
+    off = torch.diag_embed(couplings[:-1].mT, 1)
+    nodes, vectors = torch.linalg.eigh(torch.diag_embed(diagonals.mT) + off + off.mT)
+    first = vectors[:, 0]  # a space that closed early has zero nodes, which its first vector does not see
+    used = (first.square() > torch.finfo(nodes.dtype).eps) & (lengths > 0)[:, None]
+    if not bool((nodes[used] > 0).all()):
+        raise ValueError("the operator is not positive definite: add a multiple of the identity")
+    functions = torch.where(used, nodes, 1).rsqrt() * torch.where(used, first, 0)
+    return lengths * ((vectors @ functions[:, :, None]).mT @ basis)[:, 0].mT
+
+
+def _lanczos(operator: LinearOperator, q: Tensor, steps: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Tridiagonal matrices of unit columns q: diagonals (steps, k), couplings (steps, k), Radau entry (1, k); bases.
 
     The last coupling leads out of the space. The Radau entry, put below the diagonal's end, makes the extended
     matrix singular: the coupling squared over the last pivot. A space that closes early goes on with zeros.
@@ -144,7 +166,7 @@ def _lanczos(operator: LinearOperator, q: Tensor, steps: int) -> tuple[Tensor, T
         pivot = diagonals[j] - radau
         radau = _ratio(couplings[j].square(), torch.where(pivot > round_off * largest, pivot, 0))
         q = _ratio(w, couplings[j])
-    return diagonals, couplings, radau[None]
+    return diagonals, couplings, radau[None], basis
 
 
 def _orthogonal(w: Tensor, basis: Tensor) -> Tensor:  # (n, k), (k, steps, n) -> (n, k)

@@ -7,7 +7,8 @@ import torch
 
 from lapwing import CG, SGD, Exact, Gaussian, GPrior, Isotropic, Krylov, LinearModel, PerGroup, infer
 from lapwing.bayes import inference
-from lapwing.linalg.operators import LinearOperator
+from lapwing.linalg.estimators import inverse_root
+from lapwing.linalg.operators import Dense, Diagonal, LinearOperator
 from tests.problems import PROBLEMS, TALL, linear
 from tests.properties import check_covariance
 
@@ -139,6 +140,24 @@ def test_draws_have_the_posterior_covariance():
     covariance = infer(model, prior=Isotropic(0.5), draws=0).covariance
     for method in (Krylov(rtol=1e-6), CG(rtol=1e-8)):
         check_covariance(infer(model, prior=Isotropic(0.5), draws=5000, method=method).deviations, covariance)
+
+
+def test_three_samplers_share_one_covariance(generator):
+    """Check M-6: perturb-and-solve, the Lanczos inverse square root, and eigenpairs with the prior outside them."""
+    data, n = linear(20, 1, 31, seed=8), 6000
+    posterior = infer(LinearModel(data.features, data.targets, Gaussian(1.0)), prior=Isotropic(0.5), draws=n)
+    precision = Dense(data.features).T @ Dense(data.features) + Diagonal(torch.full((31,), 0.5, dtype=torch.float64))
+    normals = torch.randn(31, n, generator=generator, dtype=torch.float64)
+    for draws in (
+        posterior.deviations,
+        posterior.sample(n) - posterior.mean[:, None],
+        inverse_root(precision, normals, steps=31),
+    ):
+        check_covariance(draws, posterior.covariance)
+        values, vectors = torch.linalg.eigh(precision.dense())
+        white = vectors * values.sqrt() @ vectors.mT @ draws
+        distance = float((white @ white.mT / n - torch.eye(31)).square().sum() / 31)
+        assert distance == pytest.approx(32 / n, rel=0.2)
 
 
 @pytest.mark.parametrize("method", [Krylov(rtol=1e-8), CG(rtol=1e-9)], ids=["krylov", "cg"])

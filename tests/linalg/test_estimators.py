@@ -203,3 +203,22 @@ def test_wrong_arguments_are_refused(monkeypatch):
     monkeypatch.setattr(memory, "available_bytes", lambda: 1000)
     with pytest.raises(MemoryError, match="use fewer probes a call"):
         log_determinant(Dense(MATRIX), probes=2, steps=9, generator=seeded(0))
+
+
+def test_the_inverse_root_is_exact_at_full_depth_and_close_before(generator):
+    from lapwing.linalg.estimators import inverse_root
+
+    root = torch.randn(9, 9, generator=generator, dtype=torch.float64)
+    matrix = root @ root.mT + torch.eye(9)
+    columns = torch.randn(9, 4, generator=generator, dtype=torch.float64)
+    columns[:, 2] = 0
+    values, vectors = torch.linalg.eigh(matrix)
+    expected = vectors / values.sqrt() @ vectors.mT @ columns
+    torch.testing.assert_close(inverse_root(Dense(matrix), columns, steps=50), expected, rtol=1e-9, atol=1e-11)
+    errors = [float((inverse_root(Dense(matrix), columns, steps=steps) - expected).norm()) for steps in (2, 4, 6, 8)]
+    assert errors == sorted(errors, reverse=True)
+    double = torch.block_diag(2 * torch.eye(3), 5 * torch.eye(4)).double()  # two eigenvalues: two steps are enough
+    ones = torch.ones(7, 2, dtype=torch.float64)
+    torch.testing.assert_close(inverse_root(Dense(double), ones, steps=6), double.diagonal().rsqrt()[:, None] * ones)
+    with pytest.raises(ValueError, match="not positive definite"):
+        inverse_root(Dense(matrix - 50 * torch.eye(9)), columns, steps=9)
