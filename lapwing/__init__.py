@@ -2,12 +2,14 @@
 
 The data flow, top to bottom:
 
-    features + targets + likelihood     lapwing.LinearModel
+    a trained network + its data        lapwing.linearise
+    or features + targets + likelihood  lapwing.LinearModel
     + prior (isotropic, per group, g)   lapwing.infer
     = posterior                         mean, draws, evidence, tuned precisions, leave-one-out
     + new inputs                        posterior.predict -> lapwing.Prediction
 
-`lapwing.linear` wraps this flow as scikit-learn estimators; `lapwing.linalg` holds the operators and solvers under it.
+`lapwing.fit` does all of it for a network; `lapwing.linear` wraps it as scikit-learn estimators;
+`lapwing.linalg` holds the operators and solvers under it.
 """
 
 from importlib import import_module
@@ -29,7 +31,10 @@ _HOME = {
     "Posterior": "bayes.posterior",
     "Prediction": "bayes.predictive",
     "SGD": "bayes.methods",
+    "fit": "facade",
     "infer": "bayes.inference",
+    "linearise": "network.linearisation",
+    "weights_only": "network.parameters",
 }
 
 __all__ = [*_HOME, "__version__"]

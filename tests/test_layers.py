@@ -11,6 +11,8 @@ ALLOWED = {
     "linalg": set(),
     "bayes": {"linalg"},
     "linear": {"linalg", "bayes"},
+    "network": {"linalg", "bayes"},
+    "facade": {"linalg", "bayes", "network"},
     "demo": {"linear"},
     "__init__": set(),
 }

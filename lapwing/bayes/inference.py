@@ -12,7 +12,7 @@ from lapwing.bayes import evidence, iterative
 from lapwing.bayes.evidence import LOWEST_RATIO, Optimum, Precisions, Problem, largest_value
 from lapwing.bayes.iterative import Sampler
 from lapwing.bayes.likelihoods import Gaussian
-from lapwing.bayes.linear_model import LinearModel
+from lapwing.bayes.linear_model import Centre, LinearModel
 from lapwing.bayes.methods import CG, SGD, Exact, Krylov, Method
 from lapwing.bayes.noise import PRIOR, Noise
 from lapwing.bayes.posterior import Posterior, assemble
@@ -52,6 +52,7 @@ class _Solved:
     seed: int
     diagnostics: dict[str, Any]
     features_at: Any
+    centre: Centre | None
     model: LinearModel
 
 
@@ -77,7 +78,8 @@ def infer(
     if model.likelihood.noise_std is None and not bool((model.targets != 0).any()):
         raise ValueError("every target is zero, so the noise cannot be tuned: give Gaussian(noise_std=…)")
     choice, started = prior or GPrior(), time.perf_counter()
-    resolved = choice.on(model.features, model.row_counts * model.likelihood.row_precision(model.targets))
+    weights = model.row_counts * model.likelihood.row_precision(model.targets)
+    resolved = choice.on(model.features, weights, model.blocks)
     task = _Task(model, resolved, choice, Noise(seed), draws, reporter(progress))
     chosen, why = _choose(task, method)
     if not isinstance(chosen, Exact):  # products are all that is known, so the two must belong together
@@ -206,7 +208,15 @@ def _solved(
     }  # fmt: skip
     outputs = None if model.targets.ndim == 1 else model.outputs
     return _Solved(
-        statistics, optimum, model.likelihood, outputs, task.noise.seed, diagnostics, model.features_at, model
+        statistics,
+        optimum,
+        model.likelihood,
+        outputs,
+        task.noise.seed,
+        diagnostics,
+        model.features_at,
+        model.centre,
+        model,
     )
 
 

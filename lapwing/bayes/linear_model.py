@@ -15,12 +15,22 @@ from lapwing.linalg.operators import Dense, LinearOperator, Sparse, as_operator,
 
 @final
 @dataclass(frozen=True, eq=False)
+class Centre:
+    """What a linear model was linearised from: its own outputs at new inputs, and its weights w̄."""
+
+    outputs_at: Callable[[Any], Tensor]
+    weights: Tensor  # (d,)
+
+
+@final
+@dataclass(frozen=True, eq=False)
 class LinearModel:
     """y = Φ θ + noise, with features Φ known by their products.
 
     `features` (n·m × d) is a NumPy array, SciPy sparse matrix, torch tensor or LinearOperator, the m outputs of
     one datum in consecutive rows. `targets` is (n,) or (n, m). `weights` (n,) counts each datum that many
     times. `features_at` makes the feature operator of new inputs; for a design matrix that is the matrix itself.
+    `centre` is the function that predictions are drawn around, where it is not the linear model's own mean.
 
     >>> model = LinearModel([[1.0, 0.0], [1.0, 1.0], [1.0, 2.0]], [0.1, 0.9, 2.1], Gaussian())
     >>> model.features.shape, model.outputs
@@ -32,6 +42,8 @@ class LinearModel:
     likelihood: Gaussian
     weights: Any = None
     features_at: Callable[[Any], LinearOperator] = as_operator
+    centre: Centre | None = None
+    blocks: Tensor | None = None  # (d,), the number of the tensor that each weight belongs to
 
     def __post_init__(self) -> None:
         features, targets = as_operator(self.features), as_tensor(self.targets)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, final
+from typing import Any, Literal, final
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from lapwing.bayes.evidence import EvidenceParts, Precisions
 from lapwing.bayes.iterative import Drawn, Sampler
 from lapwing.bayes.leave_one_out import LeaveOneOut, leave_one_out
 from lapwing.bayes.likelihoods import Gaussian
-from lapwing.bayes.linear_model import LinearModel, check_finite
+from lapwing.bayes.linear_model import Centre, LinearModel, check_finite
 from lapwing.bayes.noise import DATA, PRIOR, SAMPLE, Noise
 from lapwing.bayes.predictive import Prediction
 from lapwing.bayes.priors import DiagonalPrior
@@ -69,6 +69,7 @@ class Posterior:
     seed: int
     diagnostics: dict[str, Any] = field(repr=False)
     features_at: Callable[[Any], LinearOperator] = field(repr=False)
+    centre: Centre | None = field(repr=False, default=None)
     model: LinearModel | None = field(repr=False, default=None)
     held_out_curve: tuning.Curve | None = field(repr=False, default=None)
 
@@ -96,13 +97,30 @@ class Posterior:
         return self.mean[:, None] + self._closed_form().root(normals)
 
     def functions(self, inputs: Any) -> Tensor:  # (draws, *outputs)
-        """Joint draws of the model's outputs, from the same weights at every call."""
-        features = self._features(inputs)
-        return self._shaped((features @ self.draws.to(features.like)).mT, lead=1)
+        """Joint draws of the model's outputs, from the same weights at every call.
 
-    def predict(self, inputs: Any, *, batch_size: int | None = None, bounds: bool = False) -> Prediction:
+        Those of a network are its own outputs plus J z.
+        """
+        features = self._features(inputs)
+        deviations = self._shaped((features @ self.deviations.to(features.like)).mT, lead=1)
+        return self._mean(features, inputs, "network") + deviations
+
+    def _mean(self, features: LinearOperator, inputs: Any, mean: Literal["network", "linear"]) -> Tensor:
+        if self.centre is None:
+            return self._shaped(features @ self.mean.to(features.like))
+        outputs = self.centre.outputs_at(inputs)
+        if mean == "network":
+            return outputs
+        shift = features @ (self.mean.to(features.like) - self.centre.weights.to(features.like))
+        return outputs + shift.reshape(outputs.shape)
+
+    def predict(
+        self, inputs: Any, *, batch_size: int | None = None, bounds: bool = False,
+        mean: Literal["network", "linear"] = "network",
+    ) -> Prediction:  # fmt: skip
         """The predictive distribution at new inputs: closed form or from draws, with function draws beside it.
 
+        The mean of a linearised network is the network's own output, or with mean="linear" that of the linear model.
         With `bounds`, a Krylov posterior adds lower and upper bounds on its variances, which on the dual side take a
         pass over the training data.
         """
@@ -110,7 +128,7 @@ class Posterior:
         prior_variance, epistemic = self._variances(features, batch_size)
         draws = self.deviations.shape[1]
         return Prediction(
-            mean=self._shaped(features @ self.mean.to(features.like)),
+            mean=self._mean(features, inputs, mean),
             epistemic_variance=self._shaped(epistemic).to(features.like),
             prior_variance=self._shaped(prior_variance).to(features.like),
             noise_variance=self.likelihood.variance_at(self.outputs),
@@ -322,7 +340,7 @@ def assemble(like: Any, prior: DiagonalPrior, noise_precision: Tensor, *, tuned_
         statistics=known, prior=prior, noise_precision=noise_precision, given=like.given, outputs=like.outputs,
         belief=belief, mean=belief.mean.double(), deviations=belief.deviations(normals).double(), evidence_parts=parts,
         log_evidence=Estimate(parts.total, 0.5 * log_det.standard_error), effective_dimension=gamma, seed=like.seed,
-        diagnostics=diagnostics, features_at=like.features_at, model=like.model,
+        diagnostics=diagnostics, features_at=like.features_at, centre=like.centre, model=like.model,
     )  # fmt: skip
 
 

@@ -62,8 +62,8 @@ class Prior(Protocol):
     def hyperprior(self) -> Gamma | None:
         """A density over the log precision, used in tuning."""
 
-    def on(self, features: LinearOperator, row_weights: Tensor) -> DiagonalPrior:
-        """The prior over the columns of these features."""
+    def on(self, features: LinearOperator, row_weights: Tensor, blocks: Tensor | None = None) -> DiagonalPrior:
+        """The prior over the columns of these features; `blocks` numbers the tensor that each belongs to."""
 
 
 @final
@@ -85,7 +85,7 @@ class Isotropic:
     def tuned(self) -> bool:
         return self.precision is None
 
-    def on(self, features: LinearOperator, row_weights: Tensor) -> DiagonalPrior:  # noqa: ARG002
+    def on(self, features: LinearOperator, row_weights: Tensor, blocks: Tensor | None = None) -> DiagonalPrior:  # noqa: ARG002
         scale = torch.ones(features.shape[1], dtype=torch.float64)
         return _one_group(scale, self.precision)
 
@@ -95,13 +95,14 @@ class Isotropic:
 class GPrior:
     """One precision for features scaled to unit curvature: A = precision · diag(ΦᵀΦ), at unit noise.
 
-    The choice does not depend on the units of a feature. A feature that is zero on all data is held at the
-    curvature `floor` times the mean, so that its weight keeps a proper prior.
+    The choice does not depend on the units of a feature, nor on the scale of a network's tensor. Curvatures are held
+    above `floor` times the mean of their tensor, so that weights the data say nothing about keep a proper prior; a
+    tensor without any curvature, or a feature that is always zero, gets the mean of all.
     """
 
     precision: float | None = None
     hyperprior: Gamma | None = None
-    floor: float = 1e-12
+    floor: float = 1e-6
 
     def __post_init__(self) -> None:
         _check(self.precision)
@@ -110,12 +111,17 @@ class GPrior:
     def tuned(self) -> bool:
         return self.precision is None
 
-    def on(self, features: LinearOperator, row_weights: Tensor) -> DiagonalPrior:
+    def on(self, features: LinearOperator, row_weights: Tensor, blocks: Tensor | None = None) -> DiagonalPrior:
         root = (row_weights / row_weights.mean().clamp_min(1e-300)).sqrt().to(features.like)
         curvature = (Diagonal(root) @ features).column_squares().double()
-        lowest = self.floor * curvature.mean()
-        scale = curvature.clamp_min(lowest).rsqrt() if lowest > 0 else torch.ones_like(curvature)
-        return _one_group(scale, self.precision)
+        if blocks is None:  # the columns of a design matrix have units of their own
+            blocks = torch.arange(len(curvature))
+        means = torch.zeros(int(blocks.max()) + 1, dtype=torch.float64).index_add(0, blocks, curvature)
+        means = means / torch.bincount(blocks)
+        means = torch.where(means > 0, means, curvature.mean() if bool((curvature > 0).any()) else 1.0)
+        dead = torch.zeros_like(means).index_add(0, blocks, curvature) == 0
+        lowest = torch.where(dead, means, self.floor * means)[blocks]
+        return _one_group(curvature.maximum(lowest).rsqrt(), self.precision)
 
 
 @final
@@ -141,7 +147,7 @@ class PerGroup:
     def tuned(self) -> bool:
         return self.precision is None
 
-    def on(self, features: LinearOperator, row_weights: Tensor) -> DiagonalPrior:  # noqa: ARG002
+    def on(self, features: LinearOperator, row_weights: Tensor, blocks: Tensor | None = None) -> DiagonalPrior:  # noqa: ARG002
         d = features.shape[1]
         group_of = torch.full((d,), -1)
         for number, indices in enumerate(self.groups.values()):

@@ -35,12 +35,30 @@ def test_g_prior_has_unit_curvature_and_ignores_units():
     torch.testing.assert_close(rescaled.scale * units, prior.scale, rtol=1e-13, atol=0)
 
 
-def test_g_prior_of_a_feature_that_is_always_zero_is_proper():
+def test_g_prior_of_weights_that_the_data_say_nothing_about_is_proper():
     dead = TALL.features.clone()
     dead[:, 2] = 0
+    curvature = dead.square().sum(0)
     scale = GPrior(1.0).on(Dense(dead), ONES).scale
-    assert scale[2] == pytest.approx(float((1e-12 * dead.square().sum(0).mean()) ** -0.5), rel=1e-12)
+    assert scale[2] == pytest.approx(float(curvature.mean() ** -0.5), rel=1e-12)
     assert GPrior(1.0).on(Dense(torch.zeros(40, 7).double()), ONES).scale.tolist() == [1] * 7
+    blocks = torch.tensor([0, 0, 0, 1, 1, 2, 2])
+    scale = GPrior(1.0, floor=1e-3).on(Dense(dead), ONES, blocks).scale
+    assert scale[2] == pytest.approx(float((1e-3 * curvature[:3].mean()) ** -0.5), rel=1e-12)
+    dead[:, 5:] = 0
+    scale = GPrior(1.0).on(Dense(dead), ONES, blocks).scale
+    assert scale[5] == pytest.approx(float(dead.square().sum(0).mean() ** -0.5), rel=1e-12)
+
+
+def test_g_prior_does_not_depend_on_the_scale_of_a_tensor():
+    dead = TALL.features.clone()
+    dead[:, 2] = 0
+    blocks, units = (
+        torch.tensor([0, 0, 0, 1, 1, 2, 2]),
+        torch.tensor([1e3, 1e3, 1e3, 1, 1, 1e-3, 1e-3], dtype=torch.float64),
+    )
+    one, other = (GPrior(1.0).on(Dense(features), ONES, blocks).scale for features in (dead, dead * units))
+    torch.testing.assert_close(other * units, one, rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""A trained torch.nn.Module and its data, as a linear model: features are the Jacobian, known by its products."""

@@ -1,0 +1,109 @@
+"""The weights of a network as one flat vector, and which of them are random."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+Select = Callable[[str], bool] | Tensor | None
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """Names and shapes of a network's chosen weights, in its own order; tied weights appear once.
+
+    A mask over the flat vector leaves out single weights: they keep their value and have no tangent.
+    """
+
+    names: tuple[str, ...]
+    shapes: tuple[torch.Size, ...]
+    mask: Tensor | None = None  # (weights of the named tensors,), bool
+
+    @staticmethod
+    def of(model: nn.Module, select: Select = None) -> Layout:
+        """The layout of the weights that require gradients and that `select` chooses, by name or by a mask."""
+        found = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+        if callable(select):
+            found = {name: weight for name, weight in found.items() if select(name)}
+        mask = select if isinstance(select, Tensor) else None
+        total = sum(weight.numel() for weight in found.values())
+        if mask is not None and (mask.dtype != torch.bool or mask.shape != (total,)):
+            raise ValueError(
+                f"select is a {mask.dtype} tensor of shape {tuple(mask.shape)}, expected a boolean mask over the "
+                f"{total:,} weights that require gradients"
+            )
+        if total == 0 or (mask is not None and not bool(mask.any())):
+            raise ValueError(
+                "no weight is selected: give weights requires_grad=True, or let select choose some of "
+                f"{[name for name, _ in model.named_parameters()][:6]}"
+            )
+        return Layout(tuple(found), tuple(weight.shape for weight in found.values()), mask)
+
+    @property
+    def sizes(self) -> list[int]:
+        """Weights per tensor, chosen or not."""
+        return [shape.numel() for shape in self.shapes]
+
+    @property
+    def size(self) -> int:
+        """Number of chosen weights, p."""
+        return sum(self.sizes) if self.mask is None else int(self.mask.sum())
+
+    def flatten(self, tensors: Mapping[str, Tensor]) -> Tensor:  # (p,)
+        """Tensors by name to the flat vector of the chosen weights."""
+        flat = torch.cat([tensors[name].reshape(-1) for name in self.names])
+        return flat if self.mask is None else flat[self.mask.to(flat.device)]
+
+    def unflatten(self, flat: Tensor) -> dict[str, Tensor]:  # (p,)
+        """The flat vector as tensors by name, zero where a weight is not chosen."""
+        if self.mask is not None:
+            whole = flat.new_zeros(len(self.mask))
+            whole[self.mask.to(flat.device)] = flat
+            flat = whole
+        parts = zip(self.names, self.shapes, flat.split(self.sizes), strict=True)
+        return {name: part.reshape(shape) for name, shape, part in parts}
+
+    def tensor_of(self) -> Tensor:  # (p,)
+        """The number of the tensor that each chosen weight belongs to."""
+        numbers = torch.repeat_interleave(torch.arange(len(self.names)), torch.tensor(self.sizes))
+        return numbers if self.mask is None else numbers[self.mask.cpu()]
+
+    def layers(self) -> dict[str, Tensor]:
+        """Indices of the chosen weights of every layer, by its name: the parent of weight and bias."""
+        parents = [name.rpartition(".")[0] or name for name in self.names]
+        owner, index = self.tensor_of(), {parent: number for number, parent in enumerate(dict.fromkeys(parents))}
+        of_tensor = torch.tensor([index[parent] for parent in parents])[owner]
+        groups = {parent: (of_tensor == number).nonzero().flatten() for parent, number in index.items()}
+        return {parent: indices for parent, indices in groups.items() if len(indices)}
+
+
+def weights_only(model: nn.Module) -> Callable[[str], bool]:
+    """A choice for `select=`: matrices and filters, without biases and the vectors of normalisation layers."""
+    shapes = {name: weight.ndim for name, weight in model.named_parameters()}
+    return lambda name: shapes[name] > 1
+
+
+def check_model(model: Any) -> None:
+    """Refuse what is not a network in eval mode with finite weights in single or double precision."""
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"expected a torch.nn.Module, got {type(model).__name__}")
+    training = [name or type(module).__name__ for name, module in model.named_modules() if module.training]
+    if training:
+        raise ValueError(
+            f"the network is in training mode (first: {training[0]}): call model.eval() first, so that dropout is off "
+            "and normalisation layers use their running statistics"
+        )
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    for name, tensor in tensors:
+        if tensor.dtype in (torch.float16, torch.bfloat16):
+            raise ValueError(f"{name} is {tensor.dtype}: convert the network with model.float() first")
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            raise ValueError(f"{name} holds NaN or infinite values: the network did not train")
+    devices = {str(tensor.device) for _, tensor in tensors}
+    if len(devices) > 1:
+        raise ValueError(f"the network's tensors are on several devices, {sorted(devices)}: move it to one")
