@@ -20,7 +20,7 @@ from lapwing.bayes.priors import DiagonalPrior
 from lapwing.bayes.statistics import Statistics, compressed
 from lapwing.linalg.estimators import Estimate
 from lapwing.linalg.operators import Dense
-from lapwing.linalg.spectral import decompose
+from lapwing.linalg.spectral import Spectrum, decompose
 
 LOWEST_RATIO = 1e-13  # of prior to noise precision, over the largest eigenvalue; round-off rules below it
 
@@ -73,6 +73,7 @@ class Problem:
     sizes: Tensor  # (groups,), weights
     log_weight: float
     largest: float  # eigenvalue of the scaled features' Gram matrix
+    lowest_ratio: float = 0.0  # of prior to noise precision at which the moments can be trusted
     tune_prior: bool = True
     tune_noise: bool = True
     prior_hyperprior: Gamma | None = None
@@ -206,7 +207,14 @@ def problem(statistics: tuple[Statistics, ...], prior: DiagonalPrior) -> Problem
         sizes=prior.sizes,
         log_weight=sum(s.log_weight for s in statistics),
         largest=largest_value(statistics),
+        lowest_ratio=_trusted(statistics[0]) if simple else 0.0,
     )
+
+
+def _trusted(statistics: Statistics) -> float:
+    if isinstance(statistics.basis, Spectrum) or statistics.basis.complete:
+        return 0.0
+    return statistics.basis.lowest_ratio()
 
 
 def largest_value(statistics: tuple[Statistics, ...]) -> float:
@@ -221,7 +229,9 @@ def scan(problem: Problem, at: Precisions, points: int = 73) -> Precisions:
     """
     if not (problem.tune_prior or problem.tune_noise):
         return at
-    ratios = torch.logspace(-13, 5, points, dtype=torch.float64) * (problem.largest or 1.0)
+    largest = problem.largest or 1.0
+    lowest = max(LOWEST_RATIO * largest, problem.lowest_ratio)
+    ratios = torch.logspace(float(np.log10(lowest)), float(np.log10(1e5 * largest)), points, dtype=torch.float64)
     candidates = [at_ratio(problem, at, ratio) for ratio in ratios]
     return max(candidates, key=lambda candidate: _finite(problem.objective(candidate)))
 

@@ -25,6 +25,9 @@ NO_CLOSED_FORM = (
 )
 
 
+ROUGH_SPACE = 0.3  # the evidence is not looked for where draws from a Krylov space are worse than this
+
+
 @final
 @dataclass(frozen=True, eq=False)
 class Ritz:
@@ -37,8 +40,29 @@ class Ritz:
 
     @property
     def complete(self) -> bool:
-        """Whether the space holds every direction of the data, so that its values are the eigenvalues."""
-        return self.space.exhausted and len(self.space.ritz) == min(self.operator.shape)
+        """Whether the space holds every direction of the data, so that its values are the eigenvalues.
+
+        An invariant space may lack copies of a repeated eigenvalue; then its trace falls short.
+        """
+        return self.space.exhausted and abs(float(self.values.sum()) - self.trace) <= 1e-8 * self.trace
+
+    @property
+    def values(self) -> Tensor:  # (rank,)
+        """Ritz values."""
+        return self.space.ritz
+
+    def lowest_ratio(self) -> float:
+        """The smallest ratio of prior to noise precision at which the draws are within a third of their spread.
+
+        Below it log-determinants are too small, and the evidence there is too good to be true.
+        """
+        largest, draws = float(self.values.max()), self.space.block.draws
+        low, high = -13.0, 5.0  # decades around the largest value
+        while high - low > 0.2:
+            middle = (low + high) / 2
+            error = float(krylov.errors(self.space, 10**middle * largest)[:draws].max())
+            low, high = (low, middle) if error <= ROUGH_SPACE else (middle, high)
+        return 10**high * largest
 
     def error(self, alpha: float, beta: float) -> float:
         """A bound on the relative error of the worst draw or mean on the data, at these precisions."""
@@ -97,7 +121,7 @@ def from_space(space: krylov.Space, like: Ritz, *, count: float, log_weight: flo
     targets = seen[:, 2 * draws + target]
     length = 0.0 if given is None else float(given[:, target].double().square().sum())
     basis = replace(like, space=space)
-    density, null = torch.ones_like(space.ritz), 0.0
+    density, null = torch.ones_like(space.ritz), float(like.operator.shape[0] - len(space.ritz))
     if not basis.complete:
         density, null = _calibrated(basis, (inverse_root[:, None] * space.probes).square().mean(1))
     return Statistics(

@@ -72,6 +72,10 @@ class BayesianRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
     `alpha_` is the precision of the noise and `lambda_` that of the weights. Beyond it: sparse X, several targets
     (each with its own precisions), `sample`, `log_predictive_density` and `leave_one_out_`.
 
+    One difference is on purpose: an intercept, which has a flat prior, costs one observation, so that the noise is
+    estimated from n − 1 − γ of them where scikit-learn takes n − γ. Without that, data with more columns than rows can
+    look free of noise.
+
     The maximum is found by a scan over its scale and quasi-Newton steps, so `max_iter` and `tol` are seldom felt:
     `tol` bounds the relative gradient of the log evidence. With `alpha_init` and `lambda_init` given the search starts
     there instead, and finds the optimum near them.
@@ -81,7 +85,7 @@ class BayesianRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
     >>> model = BayesianRidge().fit(X, y)
     >>> mean, std = model.predict(X[:2], return_std=True)
     >>> mean.round(), std.round(1)
-    (array([203.,  71.]), array([54.5, 54.6]))
+    (array([203.,  71.]), array([54.6, 54.7]))
     """
 
     _parameter_constraints: dict = {  # noqa: RUF012
@@ -249,6 +253,8 @@ class BayesianRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
             evidence.problem((statistics,), prior), prior_hyperprior=Gamma(self.lambda_1, self.lambda_2),
             noise_hyperprior=Gamma(self.alpha_1, self.alpha_2),
         )  # fmt: skip
+        if self.fit_intercept:  # it costs one observation
+            problem = replace(problem, counts=problem.counts - 1)
         start = evidence.scan(problem, Precisions(torch.ones(1).double(), torch.ones(1).double()))
         for name, value in (("noise", self.alpha_init), ("prior", self.lambda_init)):
             if value is not None:
