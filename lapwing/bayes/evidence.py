@@ -222,7 +222,7 @@ def largest_value(statistics: tuple[Statistics, ...]) -> float:
     return max((float(s.values.max()) for s in statistics if len(s.values)), default=0.0)
 
 
-def scan(problem: Problem, at: Precisions, points: int = 73) -> Precisions:
+def scan(problem: Problem, at: Precisions, points: int = 37) -> Precisions:
     """The best of a grid over the ratio of prior to noise precision, all groups tied: a start of the right scale.
 
     For each ratio a free noise takes its best value in closed form. Precisions that are not free are kept.

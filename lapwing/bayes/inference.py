@@ -227,7 +227,7 @@ def tune(statistics: tuple[Statistics, ...], prior: DiagonalPrior, choice: Prior
         prior_hyperprior=choice.hyperprior, noise_hyperprior=likelihood.hyperprior,
     )  # fmt: skip
     given = Precisions(prior.precision, torch.ones(len(statistics), dtype=torch.float64))
-    points = 73 if len(statistics) == 1 and len(prior.precision) == 1 else 19
+    points = 37 if len(statistics) == 1 and len(prior.precision) == 1 else 19
     optimum = evidence.maximise(problem, evidence.scan(problem, given, points))
     lowest = 1e-10 if isinstance(statistics[0].basis, Ritz) else LOWEST_RATIO
     return replace(optimum, at=_above_floor(problem, optimum.at, lowest))

@@ -144,7 +144,7 @@ def shared_space(
         space = ritz.space
         if space.limited_by or not missed:
             return ritz
-        ahead = space.steps + max(1, space.steps // 8)
+        ahead = space.steps + max(1, space.steps // 6)
         limit = ahead if method.steps is None else min(ahead, method.steps)
         alpha, beta = min(missed, key=lambda pair: pair[0] / pair[1])
         space = krylov.build(
