@@ -17,7 +17,7 @@ from lapwing.bayes.methods import CG, SGD, Exact, Krylov, Method
 from lapwing.bayes.noise import PRIOR, Noise
 from lapwing.bayes.posterior import Posterior, assemble
 from lapwing.bayes.priors import DiagonalPrior, GPrior, Prior
-from lapwing.bayes.statistics import Ritz, Statistics, from_space, shared_space, summarise, whitened_data
+from lapwing.bayes.statistics import Ritz, Statistics, from_space, known_trace, shared_space, summarise, whitened_data
 from lapwing.linalg import krylov
 from lapwing.linalg.operators import check_adjoint
 from lapwing.linalg.progress import Report, reporter
@@ -189,7 +189,7 @@ def _tied(task: _Task, sampler: Sampler) -> Precisions:
     """Where to begin: the optimum with all precisions tied and all noises tied, seen by a few Krylov steps."""
     block = krylov.Block(sampler.prior_noise, sampler.normals, sampler.targets[:, None])
     space = krylov.grow(sampler.features, block, 3)
-    ritz = Ritz(space, sampler.features, 1.0, float(sampler.features.row_squares().double().sum()))
+    ritz = Ritz(space, sampler.features, 1.0, known_trace(sampler.features))
     statistics = from_space(space, ritz, count=float(sampler.counts.sum()), log_weight=sampler.log_weight)
     given = task.prior.precision[:1] if not task.choice.tuned else torch.ones(1, dtype=torch.float64)
     tied = DiagonalPrior(task.prior.scale, torch.zeros_like(task.prior.group_of), given, ("all",))

@@ -36,7 +36,7 @@ class Ritz:
     space: krylov.Space
     operator: LinearOperator  # the scaled features; on the dual side every expansion is a product with them
     rtol: float  # the error that draws may have
-    trace: float  # of GᵀG
+    trace: float | None  # of GᵀG, where it is cheap to know
 
     @property
     def complete(self) -> bool:
@@ -44,6 +44,8 @@ class Ritz:
 
         An invariant space may lack copies of a repeated eigenvalue; then its trace falls short.
         """
+        if self.trace is None:
+            return self.space.exhausted and len(self.values) == min(self.operator.shape)
         return self.space.exhausted and abs(float(self.values.sum()) - self.trace) <= 1e-8 * self.trace
 
     @property
@@ -97,8 +99,8 @@ class Statistics:
     def trace_of(self, function: Callable[[Tensor], Tensor]) -> Estimate:
         """Σ f(s) over the eigenvalues, for f(0) = 0; with its standard error where the spectrum is sampled.
 
-        The density is calibrated to the number of eigenvalues and to their sum, so only what a straight line cannot
-        explain of f contributes to the error.
+        The density is calibrated to the number of eigenvalues and, where it is known, to their sum, so only what those
+        cannot explain of f contributes to the error.
         """
         f = function(self.values)
         total = float((self.density * f).sum())
@@ -107,6 +109,7 @@ class Statistics:
         nodes = torch.cat([self.values, self.values.new_zeros(1)])
         weights = torch.cat([self.density, self.density.new_tensor([self.null])])
         design = torch.stack([torch.ones_like(nodes), nodes / nodes.max().clamp_min(1e-300)], dim=1)
+        design = design if self.basis.trace is not None else design[:, :1]
         root, height = weights.clamp_min(0).sqrt(), torch.cat([f, f.new_zeros(1)])
         line = torch.linalg.lstsq(root[:, None] * design, (root * height)[:, None]).solution
         unexplained = float((weights * (height - (design @ line)[:, 0]).square()).sum())
@@ -131,12 +134,17 @@ def from_space(space: krylov.Space, like: Ritz, *, count: float, log_weight: flo
     )  # fmt: skip
 
 
+def known_trace(operator: LinearOperator) -> float | None:
+    """tr GᵀG, where it costs no more than a product."""
+    return float(operator.row_squares().double().sum()) if operator.squares_are_cheap else None
+
+
 def shared_space(
     operator: LinearOperator, block: krylov.Block, settings: Callable[[Ritz], list[tuple[float, float]]],
     method: Krylov, report: Report,
 ) -> Ritz:  # fmt: skip
     """A Krylov space large enough for every (α, β) that `settings` finds in it, tuned and grown in turn."""
-    trace = float(operator.row_squares().double().sum())
+    trace = known_trace(operator)
     ritz = Ritz(krylov.grow(operator, block, min(2, method.steps or 2)), operator, method.rtol, trace)
     while True:
         wanted = [pair for pair in settings(ritz) if pair[0] != float("inf")]
@@ -173,19 +181,18 @@ def converged(
 def _calibrated(ritz: Ritz, density: Tensor) -> tuple[Tensor, float]:
     """The sampled density tilted by a straight line to have the true number and sum of eigenvalues.
 
-    This is the calibration estimator of survey sampling, with the two totals of GGᵀ that are known: its size and its
-    trace. It takes from every spectral sum the part of the error that a straight line explains.
+    This is the calibration estimator of survey sampling, with the totals of GGᵀ that are known: its size and, where
+    the norms of rows are cheap, its trace. It takes from every spectral sum the part of the error that those explain.
     """
-    space, n, trace = ritz.space, ritz.operator.shape[0], ritz.trace
+    space, n, trace = ritz.space, float(ritz.operator.shape[0]), ritz.trace
     null = float(space.block.data_noise.double().square().sum(0).mean() - density.sum())
-    if not trace > 0:
-        return density, max(null, 0.0)
+    count = float(density.sum()) + null
+    if trace is None or not trace > 0:
+        return density * (n / count), null * (n / count)
     x = space.ritz * (n / trace)  # of order one
-    known = density.new_tensor([n, float(n)])
-    count, first, second = (float((density * x**power).sum()) for power in range(3))
-    moments = density.new_tensor([[count + null, first], [first, second]])
-    found = density.new_tensor([count + null, first])
-    tilt = torch.linalg.lstsq(moments, (known - found)[:, None]).solution[:, 0]
+    first, second = (float((density * x**power).sum()) for power in (1, 2))
+    moments = density.new_tensor([[count, first], [first, second]])
+    tilt = torch.linalg.lstsq(moments, density.new_tensor([[n - count], [n - first]])).solution[:, 0]
     return density * (1 + tilt[0] + tilt[1] * x), null * (1 + float(tilt[0]))
 
 

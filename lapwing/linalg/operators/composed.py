@@ -62,6 +62,10 @@ class Sum(LinearOperator):
     def like(self) -> Tensor:
         return self.terms[0].like
 
+    @property
+    def squares_are_cheap(self) -> bool:
+        return all(term.squares_are_cheap for term in self.terms)
+
     def matmat(self, x: Tensor) -> Tensor:
         return reduce(torch.add, (term.matmat(x) for term in self.terms))
 
@@ -116,6 +120,12 @@ class Product(LinearOperator):
     def like(self) -> Tensor:
         return self.right.like
 
+    @property
+    def squares_are_cheap(self) -> bool:
+        return any(isinstance(part, Diagonal) for part in (self.left, self.right)) and all(
+            part.squares_are_cheap for part in (self.left, self.right)
+        )
+
     def matmat(self, x: Tensor) -> Tensor:
         return self.left.matmat(self.right.matmat(x))
 
@@ -162,6 +172,10 @@ class Transpose(LinearOperator):
     def T(self) -> LinearOperator:
         return self.inner
 
+    @property
+    def squares_are_cheap(self) -> bool:
+        return self.inner.squares_are_cheap
+
     def matmat(self, x: Tensor) -> Tensor:
         return self.inner.rmatmat(x)
 
@@ -201,6 +215,10 @@ class Scaled(LinearOperator):
     @property
     def like(self) -> Tensor:
         return self.inner.like
+
+    @property
+    def squares_are_cheap(self) -> bool:
+        return self.inner.squares_are_cheap
 
     def matmat(self, x: Tensor) -> Tensor:
         return self.factor * self.inner.matmat(x)

@@ -49,6 +49,11 @@ class LinearOperator(ABC):
         """A block of rows of the product with another operator; cheaper where this one is diagonal."""
         return right.rmatmat(self.rows(start, stop).mT).mT
 
+    @property
+    def squares_are_cheap(self) -> bool:
+        """Whether norms of rows and columns cost about a product, as where the numbers are stored."""
+        return False
+
     def row_squares(self, weights: Tensor | None = None) -> Tensor:  # (n,)
         """The squared norm of every row, Σ_j w_j a_ij²."""
         blocks = (rows.square() for rows in row_blocks(self))

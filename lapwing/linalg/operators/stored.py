@@ -21,6 +21,8 @@ class Dense(LinearOperator):
 
     matrix: Tensor  # (n, d)
 
+    squares_are_cheap = True
+
     @property
     def shape(self) -> tuple[int, int]:
         return (self.matrix.shape[0], self.matrix.shape[1])
@@ -51,6 +53,8 @@ class Sparse(LinearOperator):
     """A compressed sparse row matrix of SciPy; products share its memory and never densify it."""
 
     matrix: scipy.sparse.csr_array  # (n, d)
+
+    squares_are_cheap = True
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -87,6 +91,8 @@ class Diagonal(LinearOperator):
 
     diagonal: Tensor  # (n,)
 
+    squares_are_cheap = True
+
     @property
     def shape(self) -> tuple[int, int]:
         return (len(self.diagonal), len(self.diagonal))
@@ -113,6 +119,8 @@ class LowRank(LinearOperator):
     left: Tensor  # (n, rank)
     right: Tensor  # (d, rank)
 
+    squares_are_cheap = True
+
     @property
     def shape(self) -> tuple[int, int]:
         return (self.left.shape[0], self.right.shape[0])
@@ -137,6 +145,8 @@ class BlockDiagonal(LinearOperator):
     """Blocks of one shape along the diagonal."""
 
     blocks: Tensor  # (count, height, width)
+
+    squares_are_cheap = True
 
     @property
     def shape(self) -> tuple[int, int]:
