@@ -50,6 +50,7 @@ def measure(n: int, d: int, repeats: int, their_repeats: int, seed: int) -> dict
 CELLS = {
     "400 × 30": {"n": 400, "d": 30, "repeats": 5, "their_repeats": 5, "seed": 0},
     "20,000 × 1,000": {"n": 20_000, "d": 1_000, "repeats": 5, "their_repeats": 3, "seed": 0},
+    "5,000 × 5,000": {"n": 5_000, "d": 5_000, "repeats": 5, "their_repeats": 1, "seed": 0},
     "1,000 × 20,000": {"n": 1_000, "d": 20_000, "repeats": 5, "their_repeats": 1, "seed": 0},
 }
 
