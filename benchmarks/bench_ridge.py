@@ -9,7 +9,6 @@ import statistics
 import harness
 import numpy as np
 
-
 OPTIONS = {"compute_score": True, "fit_intercept": False}
 
 

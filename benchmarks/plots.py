@@ -1,0 +1,162 @@
+"""Draw docs/images/*.png from benchmarks/results/*.jsonl; a results file that is missing is passed over."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import harness
+import matplotlib as mpl
+
+mpl.use("Agg")
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
+
+IMAGES = Path(__file__).parent.parent / "docs" / "images"
+# Okabe and Ito's colours, which colour-blind readers can tell apart; markers and hatches differ too
+BLUE, ORANGE, GREEN, PURPLE, SKY, RED, BLACK = (
+    "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000",
+)  # fmt: skip
+OBJECTIVES = {
+    "fit": ("L, noise in the fit term", RED, "s"),
+    "anchor": ("L′, noise in the anchor", BLUE, "o"),
+    "mixture": ("mixture", GREEN, "^"),
+}
+Cells = dict[str, dict[str, Any]]
+
+
+def batch_size(cells: Cells) -> Figure:
+    """Error of the draws over batch size, one panel a problem."""
+    figure, panels = plt.subplots(1, len(cells), figsize=(4.2 * len(cells), 3.6), squeeze=False, layout="constrained")
+    for axes, (name, cell) in zip(panels[0], cells.items(), strict=True):
+        result = cell["result"]
+        for key, (label, colour, marker) in OBJECTIVES.items():
+            axes.loglog(result["batch_sizes"], result["errors"][key], color=colour, marker=marker, label=label)
+        axes.set_xscale("log", base=2)
+        axes.set(title=f"{name}: {result['batch_size_ratio']:.0f} times", xlabel="rows in a batch")
+        axes.set_ylabel("relative error of the draws (energy norm)")
+        axes.grid(which="both", alpha=0.2)
+    panels[0][0].legend(frameon=False)
+    return figure
+
+
+def gradient_variance(cells: Cells) -> Figure:
+    """Measured over predicted ratio of variances."""
+    figure, axes = plt.subplots(figsize=(4.6, 3.8), layout="constrained")
+    results = [cell["result"] for cell in cells.values()]
+    both = [result[key] for result in results for key in ("predicted_ratio", "measured_ratio")]
+    ends = [min(both) / 2, max(both) * 2]
+    axes.loglog(ends, ends, color=BLACK, linewidth=0.8, label="measured = predicted")
+    axes.axhline(1, color=ORANGE, linestyle="--", linewidth=0.8, label="below: L′ loses")
+    colours = (BLUE, RED, GREEN, PURPLE, SKY, ORANGE)
+    for index, (name, result) in enumerate(zip(cells, results, strict=True)):
+        point = (result["predicted_ratio"], result["measured_ratio"])
+        axes.plot(*point, color=colours[index % 6], marker="os^vDP"[index % 6], linestyle="none", label=name)
+    axes.set(xlabel="predicted by the leverages", ylabel="measured", title="gradient variance of L over that of L′")
+    axes.legend(frameon=False, fontsize=8)
+    return figure
+
+
+def passes(cells: Cells) -> Figure:
+    """Passes of every method, with the precisions known and with their tuning."""
+    methods = {
+        "krylov": ("shared Krylov space", BLUE),
+        "nystrom_cg": ("CG, Nyström preconditioner", GREEN),
+        "cg": ("CG from the prior draw", SKY),
+        "sgd": ("best SGD", RED),
+    }
+    figure, axes = plt.subplots(figsize=(1.6 + 2.0 * len(cells), 3.8), layout="constrained")
+    width = 0.8 / len(methods)
+    for index, (key, (label, colour)) in enumerate(methods.items()):
+        places = [place + width * (index - (len(methods) - 1) / 2) for place in range(len(cells))]
+        found = [_fixed_and_tuned(cell["result"], key) for cell in cells.values()]
+        tuned = axes.bar(places, [run["passes"] for _, run in found], width, color=colour, alpha=0.35, hatch="//")
+        axes.bar(places, [run["passes"] for run, _ in found], width, color=colour, label=label)
+        texts = ["" if run["arrived"] else "more" for _, run in found]
+        axes.bar_label(tuned, texts, fontsize=7)
+    axes.set_yscale("log")
+    axes.set_xticks(range(len(cells)), cells)
+    axes.set(xlabel="data", ylabel="passes over the data", title="32 draws to 2 %; hatched: tuning included")
+    axes.legend(frameon=False, fontsize=8)
+    return figure
+
+
+def _fixed_and_tuned(result: dict[str, Any], key: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    if key == "krylov":
+        return result["krylov"], result["krylov"]
+    if key != "sgd":
+        return result[key], result[f"{key}_with_tuning"]
+    names = ("fit", "anchor", "mixture")
+    runs = [result[f"sgd_{name}{steps}"] for name in names for steps in ("", "_longer_steps")]
+    return min(runs, key=lambda run: (run["passes"], run["error"])), result["sgd_best_with_tuning"]
+
+
+def one_sample(cells: Cells) -> Figure:
+    """Error of the tuned prior precision over the number of draws."""
+    figure, axes = plt.subplots(figsize=(4.6, 3.6), layout="constrained")
+    styles = ((BLUE, "o"), (RED, "s"), (GREEN, "^"))
+    for (colour, marker), (name, cell) in zip(styles, cells.items(), strict=False):
+        draws, result = cell["arguments"]["draws"], cell["result"]
+        errors = [100 * result[f"draws_{k}"]["prior_precision_error_rms"] for k in draws]
+        label = f"{name}, γ = {result['effective_dimension']:.0f}"
+        axes.loglog(draws, errors, color=colour, marker=marker, label=label)
+    axes.set_xticks([1, 2, 4, 8], ["1", "2", "4", "8"])
+    axes.minorticks_off()
+    axes.set(xlabel="posterior draws", ylabel="error of the prior precision, % (root mean square)")
+    axes.grid(which="both", alpha=0.2)
+    axes.legend(frameon=False)
+    return figure
+
+
+def sparse(cells: Cells) -> Figure:
+    """Time of a whole fit over that of its products in SciPy."""
+    figure, axes = plt.subplots(figsize=(4.8, 3.4), layout="constrained")
+    bars = axes.bar(list(cells), [cell["result"]["overhead"] for cell in cells.values()], color=BLUE)
+    axes.bar_label(bars, [f"{cell['result']['seconds']:.3g} s" for cell in cells.values()], fontsize=8)
+    axes.axhline(1, color=BLACK, linewidth=0.8)
+    axes.set(xlabel="rows × columns, 50 non-zeros a row", ylabel="time of the fit / time of its products in SciPy")
+    return figure
+
+
+def streaming(cells: Cells) -> Figure:
+    """Memory of the fit beside that of stored features."""
+    figure, axes = plt.subplots(figsize=(4.8, 3.4), layout="constrained")
+    columns = {
+        "stored_features_bytes": ("features, if they were stored", ORANGE, "//"),
+        "fit_bytes": ("the fit", BLUE, ""),
+        "fit_above_needed_bytes": ("the fit, less targets, noise and one block", SKY, ".."),
+    }
+    for index, (key, (label, colour, hatch)) in enumerate(columns.items()):
+        places = [place + 0.27 * (index - 1) for place in range(len(cells))]
+        heights = [cell["result"][key] / 1e6 for cell in cells.values()]
+        axes.bar(places, heights, 0.27, color=colour, hatch=hatch, label=label)
+    axes.set_yscale("log")
+    axes.set_xticks(range(len(cells)), cells)
+    axes.set(xlabel="data", ylabel="peak memory, MB")
+    axes.legend(frameon=False, fontsize=8)
+    return figure
+
+
+PLOTS = {plot.__name__: plot for plot in (batch_size, gradient_variance, passes, one_sample, sparse, streaming)}
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--results", type=Path, default=harness.RESULTS, help="folder of the results")
+    parser.add_argument("--images", type=Path, default=IMAGES, help="folder for the pictures")
+    options = parser.parse_args()
+    for name, plot in PLOTS.items():
+        cells = harness.read(options.results / f"{name}.jsonl")
+        if not cells:
+            continue
+        options.images.mkdir(parents=True, exist_ok=True)
+        figure = plot(cells)
+        figure.savefig(options.images / f"{name}.png", dpi=120, metadata={"Software": None})
+        plt.close(figure)
+        print(options.images / f"{name}.png")
+
+
+if __name__ == "__main__":
+    main()
