@@ -1,0 +1,391 @@
+"""Bernoulli and categorical likelihoods of a linear model, and the mode of its posterior.
+
+Weights are whitened throughout: features carry the prior's standard deviations, so the prior is standard normal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from lapwing.bayes.likelihoods import softmax_root
+from lapwing.linalg.operators import BLOCK_ELEMENTS, Diagonal, LinearOperator, gram, row_blocks
+from lapwing.linalg.solvers import CG, NotConverged, Preconditioner, Solution
+
+DENSE_SIZE = 1500  # Newton steps by Cholesky up to so many weights,
+DENSE_WORK = 2**33  # and up to so many multiplications for a Hessian: about half a second
+EPS = torch.finfo(torch.float64).eps
+
+
+@final
+@dataclass(frozen=True)
+class Bernoulli:
+    """Targets of 0 or 1 with a logit each: outputs and targets are (n,), or (n, m) for m labels a datum.
+
+    Like every likelihood here, all values are sums over data, a datum of weight w counting w times; `hessian_*` are
+    of −log p, which is convex in the outputs.
+
+    >>> Bernoulli().log_prob(torch.zeros(3).double(), torch.tensor([0.0, 1.0, 1.0])).exp()
+    tensor(0.1250, dtype=torch.float64)
+    """
+
+    def shaped(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Flat outputs in the shape that the methods take."""
+        return outputs.reshape(targets.shape)
+
+    def log_prob(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:  # ()
+        """log p(targets | outputs), summed over the data."""
+        _check_shapes(outputs, targets, outputs.shape)
+        return _counted(targets * logsigmoid(outputs) + (1 - targets) * logsigmoid(-outputs), weights).sum()
+
+    def gradient(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:  # outputs' shape
+        """The gradient of log p in the outputs, y − σ."""
+        return _counted(targets * (-outputs).sigmoid() - (1 - targets) * outputs.sigmoid(), weights)
+
+    def hessian_diagonal(self, outputs: Tensor, weights: Tensor | None = None) -> Tensor:  # outputs' shape
+        """The diagonal of the Hessian in the outputs, which is all of it: σ (1 − σ)."""
+        return _counted(outputs.sigmoid() * (-outputs).sigmoid(), weights)
+
+    def hessian_product(self, outputs: Tensor, columns: Tensor, weights: Tensor | None = None) -> Tensor:
+        """B times columns of shape (*outputs' shape, k)."""
+        return self.hessian_diagonal(outputs, weights)[..., None] * columns
+
+    def hessian_root(self, outputs: Tensor, columns: Tensor, weights: Tensor | None = None) -> Tensor:
+        """S times columns of shape (*outputs' shape, k), with S Sᵀ = B."""
+        return self.hessian_diagonal(outputs, weights).sqrt()[..., None] * columns
+
+    hessian_root_adjoint = hessian_root
+
+
+@final
+@dataclass(frozen=True)
+class Categorical:
+    """Targets (n,) that are class numbers 0 … c − 1, with the softmax of outputs (n, c) as their probabilities.
+
+    >>> Categorical().log_prob(torch.zeros(2, 4).double(), torch.tensor([3, 1])).exp()
+    tensor(0.0625, dtype=torch.float64)
+    """
+
+    def shaped(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Flat outputs in the shape that the methods take."""
+        return outputs.reshape(len(targets), -1)
+
+    def log_prob(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:  # ()
+        """log p(targets | outputs), summed over the data."""
+        _check_shapes(outputs, targets, outputs.shape[:1])
+        return _counted(outputs.log_softmax(1).gather(1, targets[:, None])[:, 0], weights).sum()
+
+    def gradient(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:  # (n, c)
+        """The gradient of log p in the outputs, e_y − π."""
+        residual = -outputs.softmax(1)
+        return _counted(residual.scatter_add(1, targets[:, None], torch.ones_like(residual)), weights)
+
+    def hessian_diagonal(self, outputs: Tensor, weights: Tensor | None = None) -> Tensor:  # (n, c)
+        """The diagonal of the Hessian in the outputs, π (1 − π)."""
+        probabilities = outputs.softmax(1)
+        return _counted(probabilities * (1 - probabilities), weights)
+
+    def hessian_product(self, outputs: Tensor, columns: Tensor, weights: Tensor | None = None) -> Tensor:
+        """B times columns (n, c, k), B = diag(π) − π πᵀ: no c × c matrix is made."""
+        probabilities = outputs.softmax(1)[:, :, None]
+        return _counted(probabilities * (columns - probabilities.mT @ columns), weights)
+
+    def hessian_root(self, outputs: Tensor, columns: Tensor, weights: Tensor | None = None) -> Tensor:
+        """S times columns (n, c, k), with S Sᵀ = B."""
+        return _counted(softmax_root(outputs.softmax(1), columns), None if weights is None else weights.sqrt())
+
+    def hessian_root_adjoint(self, outputs: Tensor, columns: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Sᵀ times columns (n, c, k), Sᵀ = diag(√π) − √π πᵀ."""
+        probabilities = outputs.softmax(1)[:, :, None]
+        product = probabilities.sqrt() * (columns - probabilities.mT @ columns)
+        return _counted(product, None if weights is None else weights.sqrt())
+
+
+Likelihood = Bernoulli | Categorical
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class PerOutput(LinearOperator):
+    """X ⊗ I: features shared by c outputs, each with weights of its own.
+
+    Row i·c + a is output a of datum i, column j·c + a the weight of feature j in output a. Nothing is formed.
+    """
+
+    inner: LinearOperator  # (n, q)
+    outputs: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        n, q = self.inner.shape
+        return (n * self.outputs, q * self.outputs)
+
+    @property
+    def like(self) -> Tensor:
+        return self.inner.like
+
+    def matmat(self, x: Tensor) -> Tensor:
+        return self.inner.matmat(x.reshape(self.inner.shape[1], -1)).reshape(-1, x.shape[1])
+
+    def rmatmat(self, y: Tensor) -> Tensor:
+        return self.inner.rmatmat(y.reshape(self.inner.shape[0], -1)).reshape(-1, y.shape[1])
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        first, last = start // self.outputs, -(-stop // self.outputs)
+        inner = self.inner.rows(first, last)
+        block = torch.kron(inner, torch.eye(self.outputs, dtype=inner.dtype, device=inner.device))
+        return block[start - first * self.outputs : stop - first * self.outputs]
+
+    def row_squares(self, weights: Tensor | None = None) -> Tensor:
+        return self._squares(self.inner.row_squares, weights)
+
+    def column_squares(self, weights: Tensor | None = None) -> Tensor:
+        return self._squares(self.inner.column_squares, weights)
+
+    def _squares(self, of_inner: Callable[[Tensor | None], Tensor], weights: Tensor | None) -> Tensor:
+        if weights is None:
+            return of_inner(None).repeat_interleave(self.outputs)
+        return torch.stack([of_inner(part) for part in weights.reshape(-1, self.outputs).mT], dim=1).reshape(-1)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class PerDatum(LinearOperator):
+    """A block for every datum, given by what it does to columns at the outputs: a Hessian, or a root of one."""
+
+    outputs: Tensor  # (n,) or (n, c)
+    weights: Tensor  # (n,)
+    forward: Callable[[Tensor, Tensor, Tensor], Tensor]
+    backward: Callable[[Tensor, Tensor, Tensor], Tensor]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return (self.outputs.numel(), self.outputs.numel())
+
+    @property
+    def like(self) -> Tensor:
+        return self.outputs
+
+    def matmat(self, x: Tensor) -> Tensor:
+        return self._applied(self.forward, x, 0, len(self.outputs))
+
+    def rmatmat(self, y: Tensor) -> Tensor:
+        return self._applied(self.backward, y, 0, len(self.outputs))
+
+    def rows_times(self, right: LinearOperator, start: int, stop: int) -> Tensor:
+        width = self.outputs[:1].numel()
+        first, last = start // width, -(-stop // width)
+        block = self._applied(self.forward, right.rows(first * width, last * width), first, last)
+        return block[start - first * width : stop - first * width]
+
+    def _applied(self, action: Callable[..., Tensor], x: Tensor, first: int, last: int) -> Tensor:
+        outputs = self.outputs[first:last]
+        return action(outputs, x.reshape(*outputs.shape, -1), self.weights[first:last]).reshape(x.shape)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Loss:
+    """−log p(y | Φz) + ½‖z‖² over whitened weights z: convex and, by the prior, with a minimum on any data."""
+
+    features: LinearOperator  # Φ: (n · c, p), float64, the prior's standard deviations in its columns
+    likelihood: Likelihood
+    targets: Tensor  # (n, ...)
+    weights: Tensor  # (n,)
+
+    def outputs(self, z: Tensor) -> Tensor:
+        """Φz as the likelihood takes it."""
+        return self.likelihood.shaped(self.features @ z, self.targets)
+
+    def log_prob(self, outputs: Tensor) -> float:
+        """log p(y | outputs), summed over the data."""
+        return float(self.likelihood.log_prob(outputs, self.targets, self.weights))
+
+    def gradient(self, z: Tensor, outputs: Tensor) -> Tensor:  # (p,)
+        """The gradient in z."""
+        return z - self.features.T @ self.likelihood.gradient(outputs, self.targets, self.weights).reshape(-1)
+
+    def root(self, outputs: Tensor) -> LinearOperator:  # (n · c, p)
+        """G = SᵀΦ: the Hessian of the loss is I + GᵀG."""
+        of = self.likelihood
+        return PerDatum(outputs, self.weights, of.hessian_root_adjoint, of.hessian_root) @ self.features
+
+    def hessian(self, outputs: Tensor) -> LinearOperator:  # (p, p)
+        """I + ΦᵀBΦ, known by its products."""
+        product = self.likelihood.hessian_product
+        curvature = PerDatum(outputs, self.weights, product, product)
+        identity = Diagonal(torch.ones(self.features.shape[1], dtype=torch.float64))
+        return identity + self.features.T @ (curvature @ self.features)
+
+    def diagonal(self, outputs: Tensor) -> Tensor:  # (p,)
+        """The diagonal of the Hessian, but for what outputs that share a weight have in common."""
+        return 1 + self.features.column_squares(self.likelihood.hessian_diagonal(outputs, self.weights).reshape(-1))
+
+    def factor(self, outputs: Tensor) -> Tensor:  # (p, p)
+        """The Cholesky factor of the Hessian; a FloatingPointError where round-off has made it indefinite."""
+        if isinstance(self.features, PerOutput) and isinstance(self.likelihood, Categorical):
+            matrix = _softmax_hessian(self.features.inner, outputs.softmax(1), self.weights)
+        else:
+            matrix = gram(self.root(outputs))
+        matrix.diagonal().add_(1)
+        factor, failed = torch.linalg.cholesky_ex(matrix)
+        if int(failed):
+            raise FloatingPointError(
+                f"round-off has made the posterior precision of {len(matrix):,} weights indefinite: the prior is too "
+                "wide for features that depend on each other; use a larger prior precision, or leave some of them out"
+            )
+        return factor
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Mode:
+    """Where the search for the minimum of a loss ended, and how near it is."""
+
+    weights: Tensor  # (p,), z
+    outputs: Tensor  # as the likelihood takes them
+    log_prob: float
+    gradient_norm: float  # of the loss in z, from fresh products
+    gap: float  # half the squared Newton decrement: what one more step would gain, in nats
+    tol: float
+    steps: int
+    factor: Tensor | None  # (p, p), the Cholesky factor of the Hessian here, where it was made
+
+    @property
+    def converged(self) -> bool:
+        """Whether the loss is within its tolerance of the minimum."""
+        return self.gap <= self.tol
+
+    def checked(self) -> Mode:
+        """The mode, or NotConverged."""
+        if self.converged:
+            return self
+        residuals = torch.tensor([self.gradient_norm], dtype=torch.float64)
+        raise NotConverged(
+            f"the mode was not found in {self.steps} Newton steps: one more would lower the loss by {self.gap:.1e} "
+            f"nats, asked for {self.tol:.1e}; allow more steps, a larger tolerance or a stronger prior",
+            Solution(self.weights[:, None], residuals, self.steps, self.tol),
+        )
+
+
+def mode(
+    loss: Loss, *, start: Tensor | None = None, preconditioner: Preconditioner | None = None, tol: float = 1e-14,
+    max_steps: int = 100,
+) -> Mode:  # fmt: skip
+    """The minimum of a loss by damped Newton steps.
+
+    Steps are by Cholesky where that is cheap; otherwise by conjugate gradients, with products only, to a tolerance
+    that tightens with the gap. `tol` bounds the gap to the minimum, in nats; steps that no longer close it end in the
+    round-off of the loss.
+
+    >>> from lapwing.linalg.operators import Dense
+    >>> x, y = torch.tensor([[1.0], [2.0], [-1.0]]).double(), torch.tensor([1.0, 1.0, 0.0])
+    >>> found = mode(Loss(Dense(x), Bernoulli(), y, torch.ones(3)))
+    >>> found.weights, found.gradient_norm < 1e-6
+    (tensor([0.8800], dtype=torch.float64), True)
+    """
+    z = torch.zeros(loss.features.shape[1], dtype=torch.float64) if start is None else start
+    gap, dense = 1.0, _is_cheap(loss)
+    for steps in range(max_steps + 1):
+        outputs = loss.outputs(z)
+        log_prob, gradient = loss.log_prob(outputs), loss.gradient(z, outputs)
+        factor = loss.factor(outputs) if dense else None
+        if factor is None:
+            direction = _by_cg(loss, outputs, gradient, gap, preconditioner)
+        else:
+            direction = torch.cholesky_solve(gradient[:, None], factor)[:, 0]
+        before, gap = gap, 0.5 * float(gradient @ direction)
+        round_off = 8 * EPS * (0.5 * float(z @ z) - log_prob)
+        if gap <= tol or (before < 4 * gap and gap <= round_off) or steps == max_steps:
+            break
+        z = z - _step_length(loss, z, outputs, direction, gap) * direction
+    return Mode(z, outputs, log_prob, float(gradient.norm()), gap, max(tol, round_off), steps, factor)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Jacobi:
+    """Preconditioner by the diagonal."""
+
+    diagonal: Tensor  # (p,)
+
+    def solve(self, x: Tensor) -> Tensor:
+        """The inverse of the diagonal times a block of columns."""
+        return x / self.diagonal[:, None]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Rooted:
+    """Preconditioner by a root of the inverse of a matrix near by."""
+
+    root: Tensor  # (p, p), W with W Wᵀ that inverse
+
+    def solve(self, x: Tensor) -> Tensor:
+        """That inverse times a block of columns."""
+        return self.root @ (self.root.mT @ x)
+
+
+def _is_cheap(loss: Loss) -> bool:
+    p = loss.features.shape[1]
+    return p <= DENSE_SIZE and len(loss.targets) * p * p <= DENSE_WORK
+
+
+def _by_cg(
+    loss: Loss, outputs: Tensor, gradient: Tensor, gap: float, preconditioner: Preconditioner | None
+) -> Tensor:  # (p,)
+    """An inexact Newton direction: its tolerance falls with the gap, so that convergence is superlinear."""
+    solver = CG(min(0.1, gap**0.5), preconditioner=preconditioner or Jacobi(loss.diagonal(outputs)))
+    return solver.solve(loss.hessian(outputs), gradient[:, None]).x[:, 0]
+
+
+def _step_length(loss: Loss, z: Tensor, outputs: Tensor, direction: Tensor, gap: float) -> float:
+    """One, halved until the loss falls enough (Armijo); a fall below its round-off counts as enough."""
+    ahead = loss.outputs(direction)
+
+    def along(length: float) -> float:
+        return 0.5 * float((z - length * direction).square().sum()) - loss.log_prob(outputs - length * ahead)
+
+    length, here = 1.0, along(0.0)
+    while length > EPS and not along(length) <= here - 1e-4 * length * gap + 64 * EPS * abs(here):
+        length /= 2
+    return length
+
+
+def _softmax_hessian(inner: LinearOperator, probabilities: Tensor, weights: Tensor) -> Tensor:  # (q · c, q · c)
+    """Σ w (diag(π) − π πᵀ) ⊗ x xᵀ, by pairs of classes: c times fewer operations than by its root.
+
+    1 − π is summed from the other classes, so that confident data lose no digits.
+    """
+    q, c = inner.shape[1], probabilities.shape[1]
+    others = probabilities @ (1 - torch.eye(c, dtype=torch.float64))
+    total, start = torch.zeros(c, q, c, q, dtype=torch.float64), 0
+    for rows in row_blocks(inner, BLOCK_ELEMENTS // c):
+        part, x = slice(start, start := start + len(rows)), rows.double()
+        p, w = probabilities[part], weights[part, None]
+        scaled = ((w.sqrt() * p)[:, :, None] * x[:, None, :]).reshape(len(x), c * q)
+        own = w * p * others[part]
+        for k in range(c):
+            total[k, :, k] += x.mT @ (own[:, k, None] * x)
+            after = scaled[:, : (k + 1) * q][:, -q:].mT @ scaled[:, (k + 1) * q :]
+            total[k, :, k + 1 :] -= after.reshape(q, c - k - 1, q)
+    for k in range(c):
+        total[k + 1 :, :, k] = total[k, :, k + 1 :].permute(1, 2, 0)
+    return total.permute(1, 0, 3, 2).reshape(q * c, q * c)
+
+
+def _counted(values: Tensor, weights: Tensor | None) -> Tensor:
+    return values if weights is None else weights.reshape(-1, *[1] * (values.ndim - 1)) * values
+
+
+def _check_shapes(outputs: Tensor, targets: Tensor, expected: torch.Size) -> None:
+    if targets.shape != expected:
+        raise ValueError(
+            f"outputs of shape {tuple(outputs.shape)} need targets of shape {tuple(expected)}, "
+            f"got {tuple(targets.shape)}"
+        )
