@@ -34,8 +34,8 @@ def batch_size(cells: Cells) -> Figure:
         for key, (label, colour, marker) in OBJECTIVES.items():
             axes.loglog(result["batch_sizes"], result["errors"][key], color=colour, marker=marker, label=label)
         axes.set_xscale("log", base=2)
-        axes.set(title=f"{name}: {result['batch_size_ratio']:.0f} times", xlabel="rows in a batch")
-        axes.set_ylabel("relative error of the draws (energy norm)")
+        axes.set_title(f"{name}: L needs batches {result['batch_size_ratio']:.0f} × as large", fontsize=9)
+        axes.set(xlabel="rows in a batch", ylabel="relative error of the draws (energy norm)")
         axes.grid(which="both", alpha=0.2)
     panels[0][0].legend(frameon=False)
     return figure
@@ -83,8 +83,6 @@ def passes(cells: Cells) -> Figure:
 
 
 def _fixed_and_tuned(result: dict[str, Any], key: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    if key == "krylov":
-        return result["krylov"], result["krylov"]
     if key != "sgd":
         return result[key], result[f"{key}_with_tuning"]
     names = ("fit", "anchor", "mixture")
@@ -102,8 +100,9 @@ def one_sample(cells: Cells) -> Figure:
         label = f"{name}, γ = {result['effective_dimension']:.0f}"
         axes.loglog(draws, errors, color=colour, marker=marker, label=label)
     axes.set_xticks([1, 2, 4, 8], ["1", "2", "4", "8"])
+    axes.set_yticks([1, 2, 5, 10, 20], ["1", "2", "5", "10", "20"])
     axes.minorticks_off()
-    axes.set(xlabel="posterior draws", ylabel="error of the prior precision, % (root mean square)")
+    axes.set(xlabel="posterior draws", ylabel="rms error of the prior precision, %")
     axes.grid(which="both", alpha=0.2)
     axes.legend(frameon=False)
     return figure
@@ -115,7 +114,7 @@ def sparse(cells: Cells) -> Figure:
     bars = axes.bar(list(cells), [cell["result"]["overhead"] for cell in cells.values()], color=BLUE)
     axes.bar_label(bars, [f"{cell['result']['seconds']:.3g} s" for cell in cells.values()], fontsize=8)
     axes.axhline(1, color=BLACK, linewidth=0.8)
-    axes.set(xlabel="rows × columns, 50 non-zeros a row", ylabel="time of the fit / time of its products in SciPy")
+    axes.set(xlabel="rows × columns, 50 non-zeros a row", ylabel="time of the fit / of its products in SciPy")
     return figure
 
 
