@@ -73,6 +73,9 @@ class Sparse(LinearOperator):
     def rows(self, start: int, stop: int) -> Tensor:
         return torch.from_numpy(self.matrix[start:stop].toarray())
 
+    def columns(self, start: int, stop: int) -> Tensor:
+        return torch.from_numpy(self.matrix[:, start:stop].toarray())
+
     def row_squares(self, weights: Tensor | None = None) -> Tensor:
         squares = self.matrix.multiply(self.matrix)
         ones = np.ones(self.shape[1]) if weights is None else weights.numpy()
