@@ -279,7 +279,7 @@ class BayesianLogisticRegression(ClassifierMixin, BaseEstimator):
 
     Probabilities are averaged over the posterior by MacKay's probit approximation: logits are divided by
     √(1 + π/8 · variance), so that they need not be in the order of the logits. Where features separate the classes,
-    Laplace's approximation is wider than the posterior and these probabilities are too cautious; `decision_function`
+    Laplace's approximation is wider than the posterior and these probabilities are too cautious; `logits`
     has the logits without it.
 
     Fits of up to 1,500 weights, or as many rows times classes, are exact. Larger ones use matrix products only and take
@@ -327,15 +327,19 @@ class BayesianLogisticRegression(ClassifierMixin, BaseEstimator):
         self.__dict__ = fresh.__dict__
         return self
 
-    def decision_function(self, X: Any, return_std: bool = False) -> Any:
+    def logits(self, X: Any, return_std: bool = False) -> Any:
         """The logits at the mode, and with `return_std` their standard deviations: (n,), or (n, classes)."""
         mean, variance = self._logits(X, return_std)
         return (mean, np.sqrt(variance)) if return_std else mean
 
+    def decision_function(self, X: Any) -> np.ndarray:
+        """The logits of `predict_proba`: those at the mode, drawn towards zero where they are uncertain."""
+        mean, variance = self._logits(X, True)
+        return mean / np.sqrt(1 + pi / 8 * variance)
+
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """The logarithm of `predict_proba`, without loss for small probabilities."""
-        mean, variance = self._logits(X, True)
-        logits = torch.from_numpy(mean / np.sqrt(1 + pi / 8 * variance))
+        logits = torch.from_numpy(self.decision_function(X))
         logits = torch.stack([-logits / 2, logits / 2], dim=1) if logits.ndim == 1 else logits
         return logits.log_softmax(1).numpy()
 
