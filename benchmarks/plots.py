@@ -34,7 +34,7 @@ def batch_size(cells: Cells) -> Figure:
         for key, (label, colour, marker) in OBJECTIVES.items():
             axes.loglog(result["batch_sizes"], result["errors"][key], color=colour, marker=marker, label=label)
         axes.set_xscale("log", base=2)
-        axes.set_title(f"{name}: L needs batches {result['batch_size_ratio']:.0f} × as large", fontsize=9)
+        axes.set_title(f"{name}\nL needs batches {result['batch_size_ratio']:.0f} × as large", fontsize=9)
         axes.set(xlabel="rows in a batch", ylabel="relative error of the draws (energy norm)")
         axes.grid(which="both", alpha=0.2)
     panels[0][0].legend(frameon=False)
