@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import copy
 from dataclasses import dataclass
 from math import exp, inf, log, pi
 from numbers import Integral, Real
@@ -15,7 +14,7 @@ import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from lapwing.bayes.classification import Bernoulli, Categorical, Likelihood, Loss, Mode, PerOutput, Rooted, mode
@@ -29,7 +28,7 @@ from lapwing.linalg.operators import Dense, Diagonal, LinearOperator, as_operato
 from lapwing.linalg.progress import Report, reporter
 from lapwing.linalg.solvers import NotConverged
 from lapwing.linalg.spectral import cutoff
-from lapwing.linear.ridge import centre
+from lapwing.linear.fitting import centre, fitted_whole, row_weights
 
 INTERCEPT_STD = 10.0  # of the logit at the mean of the features
 DRAWS = 32  # of a matrix-free fit
@@ -319,13 +318,7 @@ class BayesianLogisticRegression(ClassifierMixin, BaseEstimator):
 
         X may be dense or sparse and is not changed. `sample_weight` counts each row that often.
         """
-        self._validate_params()
-        fresh = copy(self)
-        for name in [name for name in vars(fresh) if name.endswith("_") and not name.startswith("_")]:
-            delattr(fresh, name)
-        fresh._fit(X, y, sample_weight)
-        self.__dict__ = fresh.__dict__
-        return self
+        return fitted_whole(self, X, y, sample_weight)
 
     def logits(self, X: Any, return_std: bool = False) -> Any:
         """The logits at the mode, and with `return_std` their standard deviations: (n,), or (n, classes)."""
@@ -369,11 +362,7 @@ class BayesianLogisticRegression(ClassifierMixin, BaseEstimator):
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32])
         check_classification_targets(y)
         self.classes_, numbers = np.unique(y, return_inverse=True)
-        weights = torch.from_numpy(
-            np.ones(len(y))
-            if sample_weight is None
-            else _check_sample_weight(sample_weight, X, ensure_non_negative=True).astype(float)
-        )
+        weights = torch.from_numpy(row_weights(X, sample_weight))
         labels = torch.from_numpy(numbers.reshape(-1))
         self._check_classes(labels, weights)
         features = as_operator(X.astype(np.float64, copy=False))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from copy import copy
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from typing import Any, final
@@ -11,7 +10,7 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils._param_validation import Interval
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from lapwing.bayes import evidence
@@ -34,9 +33,10 @@ from lapwing.bayes.statistics import (
     whiten,
 )
 from lapwing.linalg.krylov import Block
-from lapwing.linalg.operators import Dense, LinearOperator, LowRank, as_operator, row_blocks
+from lapwing.linalg.operators import Dense, LinearOperator, as_operator, row_blocks
 from lapwing.linalg.progress import reporter
 from lapwing.linalg.spectral import Side, decompose
+from lapwing.linear.fitting import centre, fitted_whole, row_weights
 
 DRAWS = 32  # of a matrix-free fit
 SIGMA_BYTES = 1e9  # `sigma_` is made on request, up to this size
@@ -127,13 +127,7 @@ class BayesianRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
         X may be dense or sparse and is neither copied nor changed. `sample_weight` counts each row that often.
         """
-        self._validate_params()
-        fresh = copy(self)
-        for name in [name for name in vars(fresh) if name.endswith("_") and not name.startswith("_")]:
-            delattr(fresh, name)
-        fresh._fit(X, y, sample_weight)
-        self.__dict__ = fresh.__dict__
-        return self
+        return fitted_whole(self, X, y, sample_weight)
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """The predictive mean, and with `return_std` the standard deviation of a new observation."""
@@ -197,7 +191,7 @@ class BayesianRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
             self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], multi_output=True, y_numeric=True,
             ensure_min_samples=2,
         )  # fmt: skip
-        weights = torch.from_numpy(_row_weights(X, sample_weight))
+        weights = torch.from_numpy(row_weights(X, sample_weight))
         features, targets = as_operator(X), torch.from_numpy(y.reshape(len(y), -1).astype(float))
         check_finite("features", features)
         check_finite("targets", Dense(targets))
@@ -308,23 +302,6 @@ class BayesianRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def _shaped(self, columns: Tensor) -> np.ndarray:
         values = columns.double().numpy()
         return values if self.coef_.ndim == 2 else values[:, 0]
-
-
-def _row_weights(X: Any, sample_weight: Any) -> np.ndarray:
-    if sample_weight is None:
-        return np.ones(X.shape[0])
-    weights = _check_sample_weight(sample_weight, X, ensure_non_negative=True).astype(float)
-    if not weights.any():
-        raise ValueError("every sample weight is zero: no data are left")
-    return weights
-
-
-def centre(features: LinearOperator, offset: Tensor) -> LinearOperator:
-    """Features minus an offset per column, as an operator: X is neither copied nor made dense."""
-    if not bool((offset != 0).any()):
-        return features
-    ones = torch.ones(features.shape[0], 1).to(features.like)
-    return features + LowRank(ones, -offset[:, None].to(features.like))
 
 
 def _mean_rows(features: LinearOperator, weights: Tensor) -> Tensor:
