@@ -20,7 +20,7 @@ def median(values: list[float]) -> float:
 
 def ridge(cells: dict) -> str:
     rows = []
-    for name, cell in cells.items():
+    for name, cell in sorted(cells.items(), key=lambda item: item[1]["arguments"]["n"] * item[1]["arguments"]["d"]):
         r = cell["result"]
         rows.append([
             name, f"{median(r['their_seconds']):.3g} s ({r['their_iterations']} iterations)",
