@@ -27,6 +27,7 @@ format: $(STAMP)
 bench: $(STAMP)
 	for script in benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done
 	$(BIN)/python benchmarks/table.py
+	$(BIN)/python benchmarks/plots.py
 
 # data sets that do not come with a dependency; so far everything used is bundled with scikit-learn
 data: $(STAMP)
