@@ -19,6 +19,7 @@ from lapwing.bayes.posterior import Posterior, assemble
 from lapwing.bayes.priors import DiagonalPrior, GPrior, Prior
 from lapwing.bayes.statistics import Ritz, Statistics, from_space, known_trace, shared_space, summarise, whitened_data
 from lapwing.linalg import krylov
+from lapwing.linalg.memory import available_bytes
 from lapwing.linalg.operators import check_adjoint
 from lapwing.linalg.progress import Report, reporter
 from lapwing.linalg.spectral import Side
@@ -175,7 +176,7 @@ def _iterative(task: _Task, method: CG | SGD, why: str) -> _Solved:
     tune_prior, tune_noise = task.choice.tuned, likelihood.noise_std is None
     start = Precisions(task.prior.precision, torch.ones_like(sampler.counts))
     if tune_prior or tune_noise:
-        begin = _tied(task, sampler)
+        begin, sampler = _tied(task, sampler)
         prior = torch.full((groups,), float(begin.prior), dtype=torch.float64) if tune_prior else start.prior
         noise = torch.full_like(sampler.counts, float(begin.noise)) if tune_noise else start.noise
         start = Precisions(prior, noise)
@@ -185,8 +186,11 @@ def _iterative(task: _Task, method: CG | SGD, why: str) -> _Solved:
     return _solved(task, sampler, optimum, {"method": repr(method), "why": why, "converged": optimum.converged})
 
 
-def _tied(task: _Task, sampler: Sampler) -> Precisions:
-    """Where to begin: the optimum with all precisions tied and all noises tied, seen by a few Krylov steps."""
+def _tied(task: _Task, sampler: Sampler) -> tuple[Precisions, Sampler]:
+    """Where to begin: the optimum with all precisions and all noises tied, seen by a few Krylov steps.
+
+    The space also gives the solves their first start and, where it fits, a preconditioner.
+    """
     block = krylov.Block(sampler.prior_noise, sampler.normals, sampler.targets[:, None])
     space = krylov.grow(sampler.features, block, 3)
     ritz = Ritz(space, sampler.features, 1.0, known_trace(sampler.features))
@@ -194,7 +198,11 @@ def _tied(task: _Task, sampler: Sampler) -> Precisions:
     given = task.prior.precision[:1] if not task.choice.tuned else torch.ones(1, dtype=torch.float64)
     tied = DiagonalPrior(task.prior.scale, torch.zeros_like(task.prior.group_of), given, ("all",))
     at = tune((statistics,), tied, task.choice, task.model.likelihood).at
-    return Precisions(torch.where(at.prior.isfinite(), at.prior, float(space.ritz.max()) * at.noise), at.noise)
+    at = Precisions(torch.where(at.prior.isfinite(), at.prior, float(space.ritz.max()) * at.noise), at.noise)
+    draws, mean = krylov.draws_and_mean(space, alpha=float(at.prior), beta=float(at.noise), operator=sampler.features)
+    fits = 8.0 * sampler.features.shape[1] * len(space.ritz) < available_bytes() / 8
+    basis = (ritz.expand(torch.eye(len(space.ritz), dtype=torch.float64)), space.ritz) if fits else None
+    return at, replace(sampler, warm=torch.cat([mean, draws], dim=1).to(sampler.prior_noise), ritz=basis)
 
 
 def _solved(

@@ -65,6 +65,7 @@ class Sampler:
     method: CG | SGD
     seed: int
     warm: Tensor | None = None  # (d, 1 + draws), the last solution over the prior's scale
+    ritz: tuple[Tensor, Tensor] | None = None  # (d, rank) and (rank,): a Krylov space of the features, for deflation
 
     @property
     def draws(self) -> int:
@@ -84,9 +85,20 @@ class Sampler:
         if isinstance(self.method, SGD):
             return self._descend(w, targets, anchors, start), w.rmatmat(targets) + anchors
         right, m = w.rmatmat(targets) + anchors, w.T @ w
-        nystrom = self._nystrom(m) if self.method.rank else None
+        near = self._nystrom(m) if self.method.rank else self._deflation(prior, noise)
         system = Diagonal(torch.ones_like(anchors[:, 0])) + m
-        return solvers.CG(self.method.rtol, self.method.max_steps, nystrom).solve(system, right, start), right
+        return solvers.CG(self.method.rtol, self.method.max_steps, near).solve(system, right, start), right
+
+    def _deflation(self, prior: DiagonalPrior, noise: Tensor) -> solvers.Deflation | None:
+        """The Krylov space of the features, rescaled to these precisions: good where its Ritz values are large."""
+        if self.ritz is None:
+            return None
+        vectors, values = self.ritz
+        root = prior.precision.rsqrt()[prior.group_of][:, None] * vectors * (noise.mean() * values).sqrt()
+        squares, turn = torch.linalg.eigh(root.mT @ root)
+        kept = squares > 1e-3 * squares.max().clamp_min(1e-300)  # the rest does not slow it
+        basis = torch.linalg.qr(root @ turn[:, kept])[0]
+        return solvers.Deflation(basis, squares[kept], 1.0)
 
     def _nystrom(self, m: LinearOperator) -> solvers.Nystrom:
         generator = torch.Generator().manual_seed(self.seed)
