@@ -141,7 +141,8 @@ def page() -> str:
     return f"""# Benchmarks
 
 Written by `benchmarks/table.py` from `benchmarks/results/*.jsonl`; each of those lines holds its command, commit, versions
-and times. Run them again with `make bench`. {some["cores"]} cores, Python {some["python"]}, {versions}.
+and times. Run them again with `make bench`. The machine was shared while some cells were timed; ratios are
+within one process, but their last digit means little. {some["cores"]} cores, Python {some["python"]}, {versions}.
 
 ## BayesianRidge against scikit-learn's
 
@@ -149,7 +150,8 @@ Both fit the same data in the same process, medians of several fits, without an 
 evidence minus theirs: theirs stops when the coefficients move by less than 1e-3, ours at the maximum. Up to 1,500 on the
 smaller side ours is exact; beyond, precisions come from 32 probes, and predictive standard deviations from 32 draws, each
 with about 13 % of error on the epistemic part: that is the price of the 5,000 × 5,000 row. On small data the fixed cost of
-the global search makes ours slower, by milliseconds.
+the global search makes ours slower, by milliseconds. The columns of the 1,000 × 20,000 row decay: with equal columns noise
+and signal cannot be told apart there, and the two packages end at different optima.
 
 {ridge(parts["ridge"])}
 
@@ -197,7 +199,8 @@ products and an overhead for orthogonalisation and tuning that weighs most where
 
 ## Streamed features
 
-Rows made on the fly, by products alone: memory does not grow with the features.
+Rows made on the fly, by products alone: the features are never stored. Memory still grows with n, by about 60 vectors of
+that length where 26 are needed.
 
 {streaming(parts["streaming"])}
 """
