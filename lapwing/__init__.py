@@ -17,7 +17,9 @@ from importlib.metadata import version
 from typing import Any
 
 _HOME = {
+    "Bernoulli": "bayes.likelihoods",
     "CG": "bayes.methods",
+    "Categorical": "bayes.likelihoods",
     "Estimate": "linalg.estimators",
     "Exact": "bayes.methods",
     "GPrior": "bayes.priors",

@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from lapwing.bayes.inference import infer
-from lapwing.bayes.likelihoods import Gaussian
+from lapwing.bayes.likelihoods import Likelihood
 from lapwing.bayes.methods import Method
 from lapwing.bayes.posterior import Posterior
 from lapwing.bayes.priors import Prior
@@ -17,13 +17,14 @@ from lapwing.network.parameters import Select
 
 
 def fit(
-    model: nn.Module, data: Any, likelihood: Gaussian, *, prior: Prior | None = None, method: Method | None = None,
+    model: nn.Module, data: Any, likelihood: Likelihood, *, prior: Prior | None = None, method: Method | None = None,
     select: Select = None, validation: Any = None, total: int | None = None, draws: int = 32, seed: int = 0,
     progress: bool | Report | None = None,
 ) -> Posterior:  # fmt: skip
     """The posterior of a trained network, linearised at its weights: what `linearise` and then `infer` give.
 
     >>> import torch
+    >>> from lapwing import Gaussian
     >>> model = torch.nn.Linear(2, 1).double().eval()
     >>> x = torch.tensor([[0.0, 1.0], [1.0, 0.0], [2.0, 1.0]]).double()
     >>> posterior = fit(model, (x, model(x).detach() + 0.1), Gaussian(0.1))

@@ -1,4 +1,4 @@
-"""Bernoulli and categorical likelihoods of a linear model, and the mode of its posterior.
+"""The mode of a linear model whose likelihood is not Gaussian: damped Newton steps on the true convex loss.
 
 Weights are whitened throughout: features carry the prior's standard deviations, so the prior is standard normal.
 """
@@ -11,102 +11,14 @@ from typing import final
 
 import torch
 from torch import Tensor
-from torch.nn.functional import logsigmoid
 
-from lapwing.bayes.likelihoods import softmax_root
+from lapwing.bayes.likelihoods import Categorical, Curved
 from lapwing.linalg.operators import BLOCK_ELEMENTS, Diagonal, LinearOperator, gram, row_blocks
 from lapwing.linalg.solvers import CG, NotConverged, Preconditioner, Solution
 
 DENSE_SIZE = 1500  # Newton steps by Cholesky up to so many weights,
 DENSE_WORK = 2**33  # and up to so many multiplications for a Hessian: about half a second
 EPS = torch.finfo(torch.float64).eps
-
-
-@final
-@dataclass(frozen=True)
-class Bernoulli:
-    """Targets of 0 or 1 with a logit each: outputs and targets are (n,), or (n, m) for m labels a datum.
-
-    Like every likelihood here, all values are sums over data, a datum of weight w counting w times; `hessian_*` are
-    of −log p, which is convex in the outputs.
-
-    >>> Bernoulli().log_prob(torch.zeros(3).double(), torch.tensor([0.0, 1.0, 1.0])).exp()
-    tensor(0.1250, dtype=torch.float64)
-    """
-
-    def shaped(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Flat outputs in the shape that the methods take."""
-        return outputs.reshape(targets.shape)
-
-    def log_prob(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:  # ()
-        """log p(targets | outputs), summed over the data."""
-        _check_shapes(outputs, targets, outputs.shape)
-        return _counted(targets * logsigmoid(outputs) + (1 - targets) * logsigmoid(-outputs), weights).sum()
-
-    def gradient(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:  # outputs' shape
-        """The gradient of log p in the outputs, y − σ."""
-        return _counted(targets * (-outputs).sigmoid() - (1 - targets) * outputs.sigmoid(), weights)
-
-    def hessian_diagonal(self, outputs: Tensor, weights: Tensor | None = None) -> Tensor:  # outputs' shape
-        """The diagonal of the Hessian in the outputs, which is all of it: σ (1 − σ)."""
-        return _counted(outputs.sigmoid() * (-outputs).sigmoid(), weights)
-
-    def hessian_product(self, outputs: Tensor, columns: Tensor, weights: Tensor | None = None) -> Tensor:
-        """B times columns of shape (*outputs' shape, k)."""
-        return self.hessian_diagonal(outputs, weights)[..., None] * columns
-
-    def hessian_root(self, outputs: Tensor, columns: Tensor, weights: Tensor | None = None) -> Tensor:
-        """S times columns of shape (*outputs' shape, k), with S Sᵀ = B."""
-        return self.hessian_diagonal(outputs, weights).sqrt()[..., None] * columns
-
-    hessian_root_adjoint = hessian_root
-
-
-@final
-@dataclass(frozen=True)
-class Categorical:
-    """Targets (n,) that are class numbers 0 … c − 1, with the softmax of outputs (n, c) as their probabilities.
-
-    >>> Categorical().log_prob(torch.zeros(2, 4).double(), torch.tensor([3, 1])).exp()
-    tensor(0.0625, dtype=torch.float64)
-    """
-
-    def shaped(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Flat outputs in the shape that the methods take."""
-        return outputs.reshape(len(targets), -1)
-
-    def log_prob(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:  # ()
-        """log p(targets | outputs), summed over the data."""
-        _check_shapes(outputs, targets, outputs.shape[:1])
-        return _counted(outputs.log_softmax(1).gather(1, targets[:, None])[:, 0], weights).sum()
-
-    def gradient(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:  # (n, c)
-        """The gradient of log p in the outputs, e_y − π."""
-        residual = -outputs.softmax(1)
-        return _counted(residual.scatter_add(1, targets[:, None], torch.ones_like(residual)), weights)
-
-    def hessian_diagonal(self, outputs: Tensor, weights: Tensor | None = None) -> Tensor:  # (n, c)
-        """The diagonal of the Hessian in the outputs, π (1 − π)."""
-        probabilities = outputs.softmax(1)
-        return _counted(probabilities * (1 - probabilities), weights)
-
-    def hessian_product(self, outputs: Tensor, columns: Tensor, weights: Tensor | None = None) -> Tensor:
-        """B times columns (n, c, k), B = diag(π) − π πᵀ: no c × c matrix is made."""
-        probabilities = outputs.softmax(1)[:, :, None]
-        return _counted(probabilities * (columns - probabilities.mT @ columns), weights)
-
-    def hessian_root(self, outputs: Tensor, columns: Tensor, weights: Tensor | None = None) -> Tensor:
-        """S times columns (n, c, k), with S Sᵀ = B."""
-        return _counted(softmax_root(outputs.softmax(1), columns), None if weights is None else weights.sqrt())
-
-    def hessian_root_adjoint(self, outputs: Tensor, columns: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Sᵀ times columns (n, c, k), Sᵀ = diag(√π) − √π πᵀ."""
-        probabilities = outputs.softmax(1)[:, :, None]
-        product = probabilities.sqrt() * (columns - probabilities.mT @ columns)
-        return _counted(product, None if weights is None else weights.sqrt())
-
-
-Likelihood = Bernoulli | Categorical
 
 
 @final
@@ -191,16 +103,22 @@ class PerDatum(LinearOperator):
 @final
 @dataclass(frozen=True, eq=False)
 class Loss:
-    """−log p(y | Φz) + ½‖z‖² over whitened weights z: convex and, by the prior, with a minimum on any data."""
+    """−log p(y | Φz + offset) + ½‖z‖² over whitened weights z: convex and, by the prior, with a minimum on any data."""
 
     features: LinearOperator  # Φ: (n · c, p), float64, the prior's standard deviations in its columns
-    likelihood: Likelihood
+    likelihood: Curved
     targets: Tensor  # (n, ...)
     weights: Tensor  # (n,)
+    offset: Tensor | None = None  # (n · c,)
 
     def outputs(self, z: Tensor) -> Tensor:
-        """Φz as the likelihood takes it."""
-        return self.likelihood.shaped(self.features @ z, self.targets)
+        """Φz + offset as the likelihood takes it."""
+        product = self.features @ z
+        return self.likelihood.shaped(product if self.offset is None else product + self.offset, self.targets)
+
+    def change(self, direction: Tensor) -> Tensor:
+        """How the outputs change along a direction."""
+        return self.likelihood.shaped(self.features @ direction, self.targets)
 
     def log_prob(self, outputs: Tensor) -> float:
         """log p(y | outputs), summed over the data."""
@@ -346,7 +264,7 @@ def _by_cg(
 
 def _step_length(loss: Loss, z: Tensor, outputs: Tensor, direction: Tensor, gap: float) -> float:
     """One, halved until the loss falls enough (Armijo); a fall below its round-off counts as enough."""
-    ahead = loss.outputs(direction)
+    ahead = loss.change(direction)
 
     def along(length: float) -> float:
         return 0.5 * float((z - length * direction).square().sum()) - loss.log_prob(outputs - length * ahead)
@@ -377,15 +295,3 @@ def _softmax_hessian(inner: LinearOperator, probabilities: Tensor, weights: Tens
     for k in range(c):
         total[k + 1 :, :, k] = total[k, :, k + 1 :].permute(1, 2, 0)
     return total.permute(1, 0, 3, 2).reshape(q * c, q * c)
-
-
-def _counted(values: Tensor, weights: Tensor | None) -> Tensor:
-    return values if weights is None else weights.reshape(-1, *[1] * (values.ndim - 1)) * values
-
-
-def _check_shapes(outputs: Tensor, targets: Tensor, expected: torch.Size) -> None:
-    if targets.shape != expected:
-        raise ValueError(
-            f"outputs of shape {tuple(outputs.shape)} need targets of shape {tuple(expected)}, "
-            f"got {tuple(targets.shape)}"
-        )

@@ -7,24 +7,29 @@ from dataclasses import dataclass, replace
 from typing import Any, final
 
 import torch
+from torch import Tensor
 
 from lapwing.bayes import evidence, iterative
 from lapwing.bayes.evidence import LOWEST_RATIO, Optimum, Precisions, Problem, largest_value
 from lapwing.bayes.iterative import Sampler
+from lapwing.bayes.laplace import AtMode, Tangent, check_not_interpolating, surrogate, tangent
 from lapwing.bayes.likelihoods import Gaussian
 from lapwing.bayes.linear_model import Centre, LinearModel
+from lapwing.bayes.links import Link
 from lapwing.bayes.methods import CG, SGD, Exact, Krylov, Method
 from lapwing.bayes.noise import PRIOR, Noise
-from lapwing.bayes.posterior import Posterior, assemble
+from lapwing.bayes.posterior import LINK, Posterior, assemble
 from lapwing.bayes.priors import DiagonalPrior, GPrior, Prior
 from lapwing.bayes.statistics import Ritz, Statistics, from_space, known_trace, shared_space, summarise, whitened_data
 from lapwing.linalg import krylov
 from lapwing.linalg.memory import available_bytes
-from lapwing.linalg.operators import check_adjoint
+from lapwing.linalg.operators import Dense, LinearOperator, check_adjoint, row_blocks
 from lapwing.linalg.progress import Report, reporter
 from lapwing.linalg.spectral import Side
 
 EXACT_SIZE = 1500  # up to here the smaller side is decomposed in about a second
+EXACT_SIZE_OF_NETWORKS = 4000  # products with a Jacobian cost so much that half a minute here is soon repaid
+HELD_OUT_ROUNDS = 4
 EPS = torch.finfo(torch.float64).eps
 
 
@@ -39,6 +44,8 @@ class _Task:
     noise: Noise
     draws: int
     report: Report
+    tangent: Tangent | None = None  # of a likelihood that is not Gaussian; `model` is then its surrogate
+    by_evidence: bool = True  # or the precision is left to held-out data
 
 
 @final
@@ -55,6 +62,10 @@ class _Solved:
     features_at: Any
     centre: Centre | None
     model: LinearModel
+    tangent: Tangent | None
+    at_mode: AtMode | None = None
+    link: Link = LINK
+    temperature: float = 1.0
 
 
 def infer(
@@ -76,15 +87,14 @@ def infer(
     """
     if draws < 0:
         raise ValueError(f"draws must not be negative, got {draws}")
-    if model.likelihood.noise_std is None and not bool((model.targets != 0).any()):
-        raise ValueError("every target is zero, so the noise cannot be tuned: give Gaussian(noise_std=…)")
-    choice, started = prior or GPrior(), time.perf_counter()
-    weights = model.row_counts * model.likelihood.row_precision(model.targets)
-    resolved = choice.on(model.features, weights, model.blocks)
-    task = _Task(model, resolved, choice, Noise(seed), draws, reporter(progress))
-    chosen, why = _choose(task, method)
+    choice, started, report = prior or GPrior(), time.perf_counter(), reporter(progress)
+    if isinstance(model.likelihood, Gaussian):
+        task = _gaussian_task(model, choice, Noise(seed), draws, report)
+        chosen, why = _choose(task, method)
+    else:
+        task, chosen, why = _label_task(model, choice, Noise(seed), draws, report, method, validation is None)
     if not isinstance(chosen, Exact):  # products are all that is known, so the two must belong together
-        check_adjoint(model.features, generator=torch.Generator().manual_seed(0))
+        check_adjoint(task.model.features, generator=torch.Generator().manual_seed(0))
     match chosen:
         case Exact():
             solved = _exact(task, chosen, why)
@@ -94,18 +104,85 @@ def infer(
                 solved = _iterative(task, CG(), "the basis of a Krylov space would not fit into memory")
         case CG() | SGD():
             solved = _iterative(task, chosen, why)
-    task.report("")
     at, tuned_by = solved.optimum.at, "evidence" if choice.tuned else "given"
-    posterior = assemble(solved, replace(resolved, precision=at.prior), at.noise, tuned_by=tuned_by)
+    setting, labels = replace(task.prior, precision=at.prior), task.tangent is not None
+    posterior = assemble(solved, setting, at.noise, tuned_by=tuned_by, mode=validation is None or not choice.tuned)
+    if validation is not None and (choice.tuned or not labels):
+        report("tuning the precision on held-out data")
+        posterior = _on_held_out(posterior, validation)
+    report("")
     posterior.diagnostics["residuals"] = posterior.residuals().tolist()
     posterior.diagnostics["seconds"] = time.perf_counter() - started
-    return posterior.tune(validation) if validation is not None else posterior
+    return posterior
+
+
+def _on_held_out(posterior: Posterior, validation: Any) -> Posterior:
+    """Tuned on held-out data, again where the Krylov space had to grow for the precision that was found."""
+    for _ in range(HELD_OUT_ROUNDS):
+        tuned = posterior.tune(validation, mode=False)
+        if tuned.statistics is posterior.statistics:
+            break
+        posterior = tuned
+    return posterior.tune(validation)
+
+
+def _gaussian_task(model: LinearModel, choice: Prior, noise: Noise, draws: int, report: Report) -> _Task:
+    if model.gaussian.noise_std is None and not bool((model.targets != 0).any()):
+        raise ValueError("every target is zero, so the noise cannot be tuned: give Gaussian(noise_std=…)")
+    weights = model.row_counts * model.gaussian.row_precision(model.targets)
+    return _Task(model, choice.on(model.features, weights, model.blocks), choice, noise, draws, report)
+
+
+def _label_task(
+    model: LinearModel, choice: Prior, noise: Noise, draws: int, report: Report, method: Method | None,
+    by_evidence: bool,
+) -> tuple[_Task, Method, str]:  # fmt: skip
+    """The Gaussian model with the curvature of these labels, and the loss that gives its mode and evidence."""
+    outputs = _curvature_point(model, choice)
+    if by_evidence and choice.tuned and model.centre is not None:
+        check_not_interpolating(model, outputs)
+    task = _Task(surrogate(model, outputs), _ones(model.features.shape[1]), choice, noise, draws, report)
+    groups = choice.on(task.model.features, torch.ones(len(task.model.row_counts)).double(), model.blocks)
+    task = replace(task, prior=groups, by_evidence=by_evidence)
+    chosen, why = _choose(task, method)
+    if isinstance(chosen, Exact) and not isinstance(model.features, Dense):
+        report("making the Jacobian of the training data")
+        model = replace(model, features=_stored(model.features))
+        task = replace(task, model=surrogate(model, outputs))
+    return replace(task, tangent=tangent(model, task.prior)), chosen, why
+
+
+def _ones(d: int) -> DiagonalPrior:
+    one = torch.ones(1, dtype=torch.float64)
+    return DiagonalPrior(torch.ones(d, dtype=torch.float64), torch.zeros(d, dtype=torch.long), one, ("all",))
+
+
+def _curvature_point(model: LinearModel, choice: Prior) -> Tensor:  # (n · c,)
+    """Where B is taken: at the outputs of the network, or at the mode of a model that is linear itself."""
+    if model.centre is not None:
+        outputs = (model.features @ model.centre.weights.to(model.features.like)).double()
+        return outputs if model.offset is None else outputs + model.offset.double()
+    prior = choice.on(model.features, model.row_counts, model.blocks)
+    return tangent(model, prior).mode(prior.precision).mode.outputs.reshape(-1)
+
+
+def _stored(features: LinearOperator) -> LinearOperator:
+    """The same features as a matrix, where it takes at most half of the memory there is."""
+    rows, d = features.shape
+    if rows * d * features.like.element_size() > available_bytes() / 2:
+        return features
+    matrix = torch.empty(rows, d, dtype=features.like.dtype, device=features.like.device)
+    start = 0
+    for block in row_blocks(features):
+        matrix[start : start + len(block)] = block
+        start += len(block)
+    return Dense(matrix)
 
 
 def _choose(task: _Task, method: Method | None) -> tuple[Method, str]:
     """The method, and in words why."""
     rows, d = task.model.features.shape
-    several = len(task.prior.precision) > 1 or int(task.model.likelihood.row_groups(task.model.targets).max()) > 0
+    several = len(task.prior.precision) > 1 or int(task.model.gaussian.row_groups(task.model.targets).max()) > 0
     if isinstance(method, Krylov) and several:
         raise ValueError("a Krylov space serves one prior precision and one noise: use Exact() or CG() for several")
     if task.draws == 0 and not (method is None or isinstance(method, Exact)):
@@ -115,7 +192,8 @@ def _choose(task: _Task, method: Method | None) -> tuple[Method, str]:
     if method is not None and method != Exact():
         return method, "as asked"
     sizes = f"{d:,} weights, {rows:,} observed outputs"
-    if method is None and min(rows, d) > EXACT_SIZE and task.draws:
+    limit = EXACT_SIZE if task.model.features.squares_are_cheap else EXACT_SIZE_OF_NETWORKS
+    if method is None and min(rows, d) > limit and task.draws:
         return (CG(), f"{sizes}, several precisions") if several else (Krylov(), f"{sizes}: both sides are large")
     return Exact("primal" if d <= rows else "dual"), sizes
 
@@ -128,7 +206,7 @@ def _exact(task: _Task, method: Exact, why: str) -> _Solved:
         task.report(f"decomposing {rows:,} × {d:,} features ({side})")
         statistics = summarise(task.model, task.prior, side=side, noise=task.noise, draws=task.draws)
         task.report("maximising the evidence")
-        optimum = tune(statistics, task.prior, task.choice, task.model.likelihood)
+        optimum = tune(statistics, task.prior, task.choice, task.model.gaussian, task.tangent, task.by_evidence)
         error = gram_error(statistics, optimum.at)
         if side == "svd" or error <= 1e-8:
             break
@@ -136,21 +214,21 @@ def _exact(task: _Task, method: Exact, why: str) -> _Solved:
     found = {
         "method": f"exact, {side}", "why": why, "data_passes": 3, "converged": optimum.converged,
         "round_off": (EPS * error) ** 0.5 if side == "svd" else error,
-        "noise_at_floor": task.model.likelihood.noise_std is None and error >= 0.99 * EPS / LOWEST_RATIO,
+        "noise_at_floor": task.model.gaussian.noise_std is None and error >= 0.99 * EPS / LOWEST_RATIO,
     }  # fmt: skip
     return _solved(task, statistics, optimum, found)
 
 
 def _krylov(task: _Task, method: Krylov, why: str) -> _Solved:
     """By one shared Krylov space, large enough for the precisions that it is tuned to."""
-    likelihood, counts = task.model.likelihood, task.model.row_counts
+    likelihood, counts = task.model.gaussian, task.model.row_counts
     scaled, targets, normals = whitened_data(task.model, task.prior, task.noise, task.draws)
     prior_noise = replace(task.noise, stream=PRIOR).rows(0, len(task.prior.scale), task.draws)
     log_weight = float(0.5 * (counts * likelihood.row_precision(task.model.targets).log()).sum())
 
     def tuned(ritz: Ritz) -> tuple[Statistics, Optimum]:
         statistics = from_space(ritz.space, ritz, count=float(counts.sum()), log_weight=log_weight)
-        return statistics, tune((statistics,), task.prior, task.choice, likelihood)
+        return statistics, tune((statistics,), task.prior, task.choice, likelihood, task.tangent, task.by_evidence)
 
     def settings(ritz: Ritz) -> list[tuple[float, float]]:
         at = tuned(ritz)[1].at
@@ -171,7 +249,7 @@ def _krylov(task: _Task, method: Krylov, why: str) -> _Solved:
 
 def _iterative(task: _Task, method: CG | SGD, why: str) -> _Solved:
     """By solves at one setting of the precisions after another, from where a small Krylov space says to begin."""
-    likelihood, groups = task.model.likelihood, len(task.prior.precision)
+    likelihood, groups = task.model.gaussian, len(task.prior.precision)
     sampler = iterative.sampler(task.model, task.prior, method, task.noise, task.draws)
     tune_prior, tune_noise = task.choice.tuned, likelihood.noise_std is None
     start = Precisions(task.prior.precision, torch.ones_like(sampler.counts))
@@ -197,7 +275,7 @@ def _tied(task: _Task, sampler: Sampler) -> tuple[Precisions, Sampler]:
     statistics = from_space(space, ritz, count=float(sampler.counts.sum()), log_weight=sampler.log_weight)
     given = task.prior.precision[:1] if not task.choice.tuned else torch.ones(1, dtype=torch.float64)
     tied = DiagonalPrior(task.prior.scale, torch.zeros_like(task.prior.group_of), given, ("all",))
-    at = tune((statistics,), tied, task.choice, task.model.likelihood).at
+    at = tune((statistics,), tied, task.choice, task.model.gaussian).at
     at = Precisions(torch.where(at.prior.isfinite(), at.prior, float(space.ritz.max()) * at.noise), at.noise)
     draws, mean = krylov.draws_and_mean(space, alpha=float(at.prior), beta=float(at.noise), operator=sampler.features)
     fits = 8.0 * sampler.features.shape[1] * len(space.ritz) < available_bytes() / 8
@@ -218,18 +296,24 @@ def _solved(
     return _Solved(
         statistics,
         optimum,
-        model.likelihood,
+        model.gaussian,
         outputs,
         task.noise.seed,
         diagnostics,
         model.features_at,
         model.centre,
         model,
+        task.tangent,
     )
 
 
-def tune(statistics: tuple[Statistics, ...], prior: DiagonalPrior, choice: Prior, likelihood: Gaussian) -> Optimum:
+def tune(
+    statistics: tuple[Statistics, ...], prior: DiagonalPrior, choice: Prior, likelihood: Gaussian,
+    loss: Tangent | None = None, by_evidence: bool = True,
+) -> Optimum:  # fmt: skip
     """The precisions that maximise the evidence; those that were given are kept."""
+    if loss is not None:
+        return _tuned_at_mode(statistics, prior, choice, loss, by_evidence)
     problem = replace(
         evidence.problem(statistics, prior), tune_prior=choice.tuned, tune_noise=likelihood.noise_std is None,
         prior_hyperprior=choice.hyperprior, noise_hyperprior=likelihood.hyperprior,
@@ -239,6 +323,23 @@ def tune(statistics: tuple[Statistics, ...], prior: DiagonalPrior, choice: Prior
     optimum = evidence.maximise(problem, evidence.scan(problem, given, points))
     lowest = 1e-10 if isinstance(statistics[0].basis, Ritz) else LOWEST_RATIO
     return replace(optimum, at=_above_floor(problem, optimum.at, lowest))
+
+
+def _tuned_at_mode(
+    statistics: tuple[Statistics, ...], prior: DiagonalPrior, choice: Prior, loss: Tangent, by_evidence: bool
+) -> Optimum:
+    """The precisions that maximise the evidence at the mode of the true loss; or a start for held-out tuning."""
+    gaussian, one = evidence.problem(statistics, prior), torch.ones(1, dtype=torch.float64)
+    if not choice.tuned:
+        return Optimum(Precisions(prior.precision, one), 0, True)
+    if not by_evidence:  # half of what can be determined is
+        middle = torch.full_like(prior.precision, float(statistics[0].values.median().clamp_min(1e-300)))
+        return Optimum(Precisions(middle, one), 0, True)
+    problem = replace(
+        gaussian, moments=loss.moments(gaussian.moments), counts=torch.zeros(1, dtype=torch.float64), tune_noise=False,
+        prior_hyperprior=choice.hyperprior,
+    )  # fmt: skip
+    return evidence.maximise(problem, evidence.scan(problem, Precisions(prior.precision, one), 13))
 
 
 def gram_error(statistics: tuple[Statistics, ...], at: Precisions) -> float:

@@ -193,8 +193,8 @@ class _Moments:
 def sampler(model: LinearModel, prior: DiagonalPrior, method: CG | SGD, noise: Noise, draws: int) -> Sampler:
     """A sampler for a model, with the noise of its draws."""
     scaled, targets, normals = whitened_data(model, prior, noise, draws)
-    groups = model.likelihood.row_groups(model.targets)
-    log_weight = 0.5 * (model.row_counts * model.likelihood.row_precision(model.targets).log()).sum()
+    groups = model.gaussian.row_groups(model.targets)
+    log_weight = 0.5 * (model.row_counts * model.gaussian.row_precision(model.targets).log()).sum()
     like = scaled.like
     return Sampler(
         features=scaled, targets=targets.to(like), normals=normals.to(like),

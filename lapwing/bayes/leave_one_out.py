@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -10,7 +10,6 @@ from torch import Tensor
 
 from lapwing.bayes.linear_model import LinearModel
 from lapwing.bayes.statistics import Whitened
-from lapwing.linalg.spectral import Spectrum
 
 
 @final
@@ -59,7 +58,7 @@ def _of_batch(model: LinearModel, whitened: Whitened, counted: Tensor, start: in
     rows = model.features.rows(start * m, stop * m).double() * whitened.std
     root, targets = counted[start:stop].sqrt(), model.targets[start:stop].reshape(-1, m)
     inside, seen = (rows @ v).reshape(-1, m, len(k)), whitened.statistics.targets[:, None]
-    determined = Spectrum(v, k).determined
+    determined = replace(whitened.spectrum, values=k).determined
     u, kept = root[:, :, None] * inside * determined, 1 / (1 + k)
     complement, residual = (u * kept) @ u.mT, ((u * kept) @ seen)[:, :, 0]
     if int((determined > 0).sum()) < model.features.shape[0]:  # else U spans all data

@@ -9,7 +9,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from lapwing.bayes.likelihoods import Gaussian
+from lapwing.bayes.likelihoods import Gaussian, Likelihood
 from lapwing.linalg.operators import Dense, LinearOperator, Sparse, as_operator, as_tensor
 
 
@@ -28,10 +28,12 @@ class LinearModel:
     """y = Φ θ + noise, with features Φ known by their products.
 
     `features` (n·m × d) is a NumPy array, SciPy sparse matrix, torch tensor or LinearOperator, the m outputs of
-    one datum in consecutive rows. `targets` is (n,) or (n, m). `weights` (n,) counts each datum that many
-    times. `features_at` makes the feature operator of new inputs; for a design matrix that is the matrix itself.
-    `centre` is the function that predictions are drawn around, where it is not the linear model's own mean.
+    one datum in consecutive rows. `targets` is (n,) or (n, m); class numbers (n,) for Categorical(). `weights` (n,)
+    counts each datum that many times. `features_at` makes the feature operator of new inputs; for a design matrix that
+    is the matrix itself. `centre` is the function that predictions are drawn around, where it is not the linear
+    model's own mean.
 
+    >>> from lapwing import Gaussian
     >>> model = LinearModel([[1.0, 0.0], [1.0, 1.0], [1.0, 2.0]], [0.1, 0.9, 2.1], Gaussian())
     >>> model.features.shape, model.outputs
     ((3, 2), 1)
@@ -39,30 +41,27 @@ class LinearModel:
 
     features: Any
     targets: Any
-    likelihood: Gaussian
+    likelihood: Likelihood
     weights: Any = None
     features_at: Callable[[Any], LinearOperator] = as_operator
     centre: Centre | None = None
     blocks: Tensor | None = None  # (d,), the number of the tensor that each weight belongs to
+    offset: Tensor | None = None  # (n · m,), added to Φ θ under a likelihood that is not Gaussian
 
     def __post_init__(self) -> None:
         features, targets = as_operator(self.features), as_tensor(self.targets)
-        if targets.ndim not in (1, 2) or targets.numel() == 0:
-            raise ValueError(f"targets must have shape (n,) or (n, m) with n ≥ 1, got {tuple(targets.shape)}")
-        if features.shape[0] != targets.numel() or features.shape[1] == 0:
-            raise ValueError(
-                f"features of shape {features.shape} do not fit targets of shape {tuple(targets.shape)}: expected "
-                f"{targets.numel()} rows, one for each target, and at least one column"
-            )
+        if features.shape[1] == 0:
+            raise ValueError(f"features of shape {features.shape} have no column: expected at least one column")
+        if targets.numel():
+            check_finite("targets", Dense(targets.reshape(len(targets), -1).double()))
+        targets = self.likelihood.checked(targets, features.shape[0])
         check_finite("features", features)
-        check_finite("targets", Dense(targets.reshape(len(targets), -1)))
         for name, value in (
             ("features", features),
-            ("targets", targets.double()),
+            ("targets", targets),
             ("weights", self._weights(targets)),
         ):
             object.__setattr__(self, name, value)
-        self.likelihood.row_precision(targets)  # a misfit is an error here, not later
 
     def _weights(self, targets: Tensor) -> Tensor:
         if self.weights is None:
@@ -77,9 +76,16 @@ class LinearModel:
         return weights
 
     @property
+    def gaussian(self) -> Gaussian:
+        """The likelihood, which must be Gaussian."""
+        if not isinstance(self.likelihood, Gaussian):
+            raise TypeError(f"expected a Gaussian likelihood, got {self.likelihood!r}")
+        return self.likelihood
+
+    @property
     def outputs(self) -> int:
         """Outputs per datum, m."""
-        return 1 if self.targets.ndim == 1 else self.targets.shape[1]
+        return self.features.shape[0] // len(self.targets)
 
     @property
     def row_counts(self) -> Tensor:  # (n * m,)

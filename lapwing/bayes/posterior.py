@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, final
 
 import torch
@@ -12,18 +12,24 @@ from torch import Tensor
 from lapwing.bayes import evidence, tuning
 from lapwing.bayes.evidence import EvidenceParts, Precisions
 from lapwing.bayes.iterative import Drawn, Sampler
+from lapwing.bayes.laplace import AtMode, Known, Tangent
 from lapwing.bayes.leave_one_out import LeaveOneOut, leave_one_out
-from lapwing.bayes.likelihoods import Gaussian
+from lapwing.bayes.likelihoods import Gaussian, Likelihood
 from lapwing.bayes.linear_model import Centre, LinearModel, check_finite
+from lapwing.bayes.links import Link
 from lapwing.bayes.noise import DATA, PRIOR, SAMPLE, Noise
-from lapwing.bayes.predictive import Prediction
+from lapwing.bayes.predictive import Labels, Prediction
 from lapwing.bayes.priors import DiagonalPrior
+from lapwing.bayes.spreads import Seen, over_ratio, seen
 from lapwing.bayes.statistics import NO_CLOSED_FORM, Ritz, Statistics, Whitened, converged, scaled_features, whiten
 from lapwing.linalg import krylov
 from lapwing.linalg.estimators import Estimate
-from lapwing.linalg.operators import Diagonal, LinearOperator, row_blocks
-from lapwing.linalg.solvers import CG
+from lapwing.linalg.operators import Diagonal, LinearOperator, as_tensor, row_blocks
+from lapwing.linalg.solvers import CG, Preconditioner
+from lapwing.linalg.spectral import Spectrum
 
+LINK: Link = "full probit"
+NO_NOISE = "class labels have no aleatoric variance: use entropy − mutual_information"
 ROUGH = 0.05  # draws by CG or SGD whose error bound is larger are reported as not converged
 
 
@@ -34,6 +40,7 @@ class Verification:
 
     ours: Tensor
     reference: Tensor
+    rtol: float = 1e-8
 
     @property
     def relative_error(self) -> float:
@@ -43,7 +50,7 @@ class Verification:
     def __repr__(self) -> str:
         return (
             f"largest relative error of {len(self.ours)} predictive variances: {self.relative_error:.1e} "
-            "(against conjugate gradients to 1e-8)"
+            f"(against conjugate gradients to {self.rtol:.0e})"
         )
 
 
@@ -72,10 +79,18 @@ class Posterior:
     centre: Centre | None = field(repr=False, default=None)
     model: LinearModel | None = field(repr=False, default=None)
     held_out_curve: tuning.Curve | None = field(repr=False, default=None)
+    tangent: Tangent | None = field(repr=False, default=None)  # of a likelihood that is not Gaussian
+    at_mode: AtMode | None = field(repr=False, default=None)
+    link: Link = LINK
+    temperature: float = 1.0  # of class labels: logits are divided by it
 
     @property
-    def likelihood(self) -> Gaussian:
+    def likelihood(self) -> Likelihood:
         """The likelihood with its noise as tuned or given."""
+        return self._gaussian if self.tangent is None else self.tangent.likelihood
+
+    @property
+    def _gaussian(self) -> Gaussian:
         std = self.noise_precision.rsqrt()
         if self.given.noise_std is not None:
             return replace(self.given, noise_std=self.given.noise_std * std[0])
@@ -102,8 +117,8 @@ class Posterior:
         Those of a network are its own outputs plus J z.
         """
         features = self._features(inputs)
-        deviations = self._shaped((features @ self.deviations.to(features.like)).mT, lead=1)
-        return self._mean(features, inputs, "network") + deviations
+        centre = self._mean(features, inputs, "network")
+        return centre + (features @ self.deviations.to(features.like)).mT.reshape(-1, *centre.shape)
 
     def _mean(self, features: LinearOperator, inputs: Any, mean: Literal["network", "linear"]) -> Tensor:
         if self.centre is None:
@@ -115,30 +130,37 @@ class Posterior:
         return outputs + shift.reshape(outputs.shape)
 
     def predict(
-        self, inputs: Any, *, batch_size: int | None = None, bounds: bool = False,
+        self, inputs: Any, *, batch_size: int | None = None, link: Link | None = None, bounds: bool = False,
         mean: Literal["network", "linear"] = "network",
     ) -> Prediction:  # fmt: skip
         """The predictive distribution at new inputs: closed form or from draws, with function draws beside it.
 
         The mean of a linearised network is the network's own output, or with mean="linear" that of the linear model.
-        With `bounds`, a Krylov posterior adds lower and upper bounds on its variances, which on the dual side take a
-        pass over the training data.
+        `link` says how logits become probabilities; None is the one that the precision was tuned with. With `bounds`, a
+        Krylov posterior adds lower and upper bounds on its variances, which on the dual side take a pass over the
+        training data.
         """
         features = self._features(inputs)
-        prior_variance, epistemic = self._variances(features, batch_size)
-        draws = self.deviations.shape[1]
+        centre, tangent, draws = self._mean(features, inputs, mean), self.tangent, self.deviations.shape[1]
+        seen = self._seen(features, centre, batch_size)
+        spread = seen.spread.like(centre)
         return Prediction(
-            mean=self._mean(features, inputs, mean),
-            epistemic_variance=self._shaped(epistemic).to(features.like),
-            prior_variance=self._shaped(prior_variance).to(features.like),
-            noise_variance=self.likelihood.variance_at(self.outputs),
-            draws=self.functions(inputs) if draws else None,
-            standard_error=None
-            if self.belief.exact
-            else self._shaped(epistemic * (2 / draws) ** 0.5).to(features.like),
+            mean=centre,
+            epistemic_variance=spread.variance,
+            prior_variance=seen.prior_variance.to(centre),
+            noise_variance=self._gaussian.variance_at(self.outputs) if tangent is None else NO_NOISE,
+            draws=centre + seen.draws.to(centre) if draws else None,
+            standard_error=None if self.belief.exact else spread.variance * (2 / draws) ** 0.5,
             bounds=self._bounds(features) if bounds else None,
             seed=self.seed,
+            labels=tangent and Labels(tangent.likelihood, link or self.link, spread, self.temperature),
         )
+
+    def _seen(self, features: LinearOperator, centre: Tensor, batch_size: int | None) -> Seen:
+        return seen(
+            self.belief, features, tuple(centre.shape), self.deviations, self._prior_noise(),
+            full=self.tangent is not None, seed=self.seed, batch_size=batch_size,
+        )  # fmt: skip
 
     def at(self, precision: Any = None, noise_std: Any = None) -> Posterior:
         """The posterior at another prior precision or noise, without the training data.
@@ -149,27 +171,58 @@ class Posterior:
         noise = self.noise_precision if noise_std is None else self._relative_precision(noise_std)
         return assemble(self, prior, noise, tuned_by="given")
 
-    def tune(self, validation: Any) -> Posterior:
+    def tune(
+        self, validation: Any, *, link: Link | None = None, temperature: float | Literal["tune"] = 1.0,
+        mode: bool = True,
+    ) -> Posterior:  # fmt: skip
         """The posterior whose precision (and noise, unless it was given) does best on held-out data.
 
         `validation` is a pair of inputs and targets. The whole curve comes from one product with the validation
-        features, without the training data; it stays in `curve`.
+        features, without the training data; it stays in `curve`. For class labels temperature scaling on the same data
+        is reported in `diagnostics`; it is mixed in only by temperature="tune", where it tends to take over. Without
+        `mode` the linear mode and the evidence there are not found.
         """
         inputs, targets = validation
+        if self.tangent is not None:
+            return self._tuned_by_labels(self.tangent, inputs, targets, link or self.link, temperature, mode)
         features, tune_noise = self._features(inputs), self.given.noise_std is None
         if isinstance(self.belief, Whitened):
             curve = tuning.held_out(
                 self.belief, self._evidence_problem(), features, targets, prior_noise=self._prior_noise(),
-                noise_variance=self.likelihood.variance_at(self.outputs), tune_noise=tune_noise,
+                noise_variance=self._gaussian.variance_at(self.outputs), tune_noise=tune_noise,
             )  # fmt: skip
         else:
             curve = tuning.by_solving(self._at_multiple, inputs, targets)
         tuned = self._at_multiple(curve.best_precision, curve.best_noise, "held-out density")
         return replace(tuned, held_out_curve=curve.scaled(float(self.prior.precision[0])))
 
-    def _at_multiple(self, precision: float, noise: float, tuned_by: str = "given") -> Posterior:
+    def _tuned_by_labels(
+        self, tangent: Tangent, inputs: Any, targets: Any, link: Link, temperature: float | Literal["tune"], mode: bool
+    ) -> Posterior:
+        features = self._features(inputs)
+        outputs = self._mean(features, inputs, "network").double()
+        labels = tangent.likelihood.checked(as_tensor(targets).reshape(tangent.targets_shape(outputs)), outputs.numel())
+        scaling = tuning.scale_temperature(tangent.likelihood, outputs, labels)
+        if not isinstance(self.belief, Whitened):
+            raise ValueError(f"held-out tuning of class labels by {self.diagnostics['method']} is not available")
+        spread = over_ratio(self.belief, features, tuple(outputs.shape), self._prior_noise(), self.seed)
+        curve, at_temperature = tuning.held_out_labels(
+            tangent.likelihood, link, outputs, labels, spread, self._evidence_problem(),
+            with_evidence=tangent.is_cheap, temperature=temperature,
+        )  # fmt: skip
+        tuned = self._at_multiple(curve.best_precision, 1.0, "held-out density", mode)
+        found = {
+            "held_out": float(curve.held_out.max()) if curve.held_out is not None else None,
+            "temperature_scaling": asdict(scaling), "link": link, "validation_size": len(labels),
+        }  # fmt: skip
+        return replace(
+            tuned, held_out_curve=curve.scaled(float(self.prior.precision[0])), link=link, temperature=at_temperature,
+            diagnostics={**tuned.diagnostics, **found},
+        )  # fmt: skip
+
+    def _at_multiple(self, precision: float, noise: float, tuned_by: str = "given", mode: bool = True) -> Posterior:
         prior = replace(self.prior, precision=self.prior.precision * precision)
-        return assemble(self, prior, self.noise_precision * noise, tuned_by=tuned_by)
+        return assemble(self, prior, self.noise_precision * noise, tuned_by=tuned_by, mode=mode)
 
     @property
     def curve(self) -> tuning.Curve:
@@ -179,14 +232,16 @@ class Posterior:
         """
         if self.held_out_curve is not None:
             return self.held_out_curve
-        tune_noise = self.given.noise_std is None
-        return tuning.by_evidence(self._evidence_problem(), tune_noise).scaled(float(self.prior.precision[0]))
+        tune_noise, points = self.given.noise_std is None, tuning.POINTS if self.tangent is None else 21
+        return tuning.by_evidence(self._evidence_problem(), tune_noise, points).scaled(float(self.prior.precision[0]))
 
     def leave_one_out(self) -> LeaveOneOut:
         """Leverages and leave-one-out predictions of the training data, without refitting."""
+        if self.tangent is not None:
+            raise ValueError("leave-one-out predictions are there for Gaussian noise only")
         model = self._training_model("leave-one-out predictions")
-        noise = self.noise_precision[model.likelihood.row_groups(model.targets)]
-        return leave_one_out(model, self._closed_form(), noise * model.likelihood.row_precision(model.targets))
+        noise = self.noise_precision[model.gaussian.row_groups(model.targets)]
+        return leave_one_out(model, self._closed_form(), noise * model.gaussian.row_precision(model.targets))
 
     def verify(self, inputs: Any, count: int = 5) -> Verification:
         """Re-solve the variance of the first few outputs by conjugate gradients on the data themselves."""
@@ -196,8 +251,11 @@ class Posterior:
         scaled = self._whitened_features(model)
         whitened_rows = (self.belief.std * rows).mT.to(scaled.like)
         system = Diagonal(torch.ones_like(self.mean).to(scaled.like)) + scaled.T @ scaled
-        solution = CG(rtol=1e-8, max_steps=20 * len(self.mean) + 200).solve(system, whitened_rows).checked()
-        return Verification(self._variances(features, None)[1][: len(rows)], (whitened_rows * solution).sum(0))
+        rtol = 1e-8 if scaled.like.dtype == torch.float64 else 1e-5  # as far as products in this precision go
+        solution = CG(rtol=rtol, max_steps=20 * len(self.mean) + 200).solve(system, whitened_rows).checked()
+        shape = (features.shape[0],) if self.outputs is None else (features.shape[0] // self.outputs, self.outputs)
+        ours = self._seen(features, torch.empty(shape), None).spread.variance.reshape(-1)
+        return Verification(ours[: len(rows)], (whitened_rows * solution).double().sum(0), rtol)
 
     def residuals(self) -> Tensor:  # (1 + draws,)
         """True relative residuals of the mean and of every draw, from two products with the training data."""
@@ -208,7 +266,8 @@ class Posterior:
         prior_noise = torch.cat([zero, self._prior_noise()], dim=1)
         data_noise = Noise(self.seed, DATA).rows(0, len(root), self.deviations.shape[1])
         targets = torch.cat([(root * model.targets.reshape(-1))[:, None], data_noise], dim=1)
-        solved = torch.cat([self.mean[:, None], self.deviations], dim=1)
+        mean = self.mean if self.tangent is None else torch.zeros_like(self.mean)
+        solved = torch.cat([mean[:, None], self.deviations], dim=1)
         solved = torch.where(kept[:, None], solved / torch.where(kept, self.belief.std, 1)[:, None], prior_noise)
         like = scaled.like
         right = (scaled.T @ targets.to(like)).double() + prior_noise
@@ -216,22 +275,11 @@ class Posterior:
         return error.norm(dim=0) / right.norm(dim=0).clamp_min(1e-300)
 
     def _row_precision(self, model: LinearModel) -> Tensor:  # (n * m,)
-        noise = self.noise_precision[model.likelihood.row_groups(model.targets)]
-        return noise * model.likelihood.row_precision(model.targets) * model.row_counts
+        noise = self.noise_precision[model.gaussian.row_groups(model.targets)]
+        return noise * model.gaussian.row_precision(model.targets) * model.row_counts
 
     def _whitened_features(self, model: LinearModel) -> LinearOperator:
         return scaled_features(model.features, self._row_precision(model).sqrt(), self.belief.std)
-
-    def _variances(self, features: LinearOperator, batch_size: int | None) -> tuple[Tensor, Tensor]:
-        """Prior and posterior variance of every output, in batches of rows."""
-        w = self.belief
-        if not isinstance(w, Whitened) or not w.exact:
-            prior = (features @ Diagonal(w.std.to(features.like))).row_squares().double()
-            return prior, (features @ self.deviations.to(features.like)).double().square().mean(1)
-        elements = 2**22 if batch_size is None else batch_size * (self.outputs or 1) * len(w.std)
-        parts = [variances(rows.double() * w.std, w.vectors, w.values) for rows in row_blocks(features, elements)]
-        prior, posterior = (torch.cat(part) for part in zip(*parts, strict=True))
-        return prior, posterior
 
     def _bounds(self, features: LinearOperator) -> tuple[Tensor, Tensor]:
         """Lower and upper bounds on the epistemic variance; equal where it has a closed form."""
@@ -239,7 +287,8 @@ class Posterior:
         if isinstance(known, Sampler):
             raise ValueError("bounds come from a Krylov space: infer with method=Krylov(), or leave bounds out")
         if not isinstance(known[0].basis, Ritz):
-            exact = self._shaped(self._variances(features, None)[1])
+            shape = (features.shape[0],) if self.outputs is None else (features.shape[0] // self.outputs, self.outputs)
+            exact = self._seen(features, torch.empty(shape), None).spread.variance
             return exact, exact
         space, alpha, beta = known[0].basis.space, float(self.prior.precision), float(self.noise_precision)
         blocks = [
@@ -281,7 +330,11 @@ class Posterior:
         if not isinstance(self.belief, Whitened):
             raise ValueError("CG and SGD know the evidence at one precision only: infer with Exact() or Krylov()")
         one = DiagonalPrior(self.belief.std, torch.zeros_like(self.prior.group_of), torch.ones(1).double(), ("all",))
-        return evidence.problem((self.belief.statistics,), one)
+        problem = evidence.problem((self.belief.statistics,), one)
+        if self.tangent is None:
+            return problem
+        multiple = self.tangent.in_multiples(self.prior.precision)
+        return replace(problem, moments=multiple.moments(problem.moments), counts=torch.zeros(1).double())
 
     def _closed_form(self) -> Whitened:
         if not isinstance(self.belief, Whitened):
@@ -293,14 +346,21 @@ class Posterior:
             raise ValueError(f"{purpose} need the training data, which this posterior does not carry: infer it again")
         return self.model
 
+    def _noise_in_words(self) -> str:
+        if self.tangent is not None:
+            heat = "" if self.temperature == 1 else f", temperature {self.temperature:.3g}"
+            return f"likelihood          {type(self.tangent.likelihood).__name__}, {self.link} link{heat}"
+        how = "tuned" if self.given.noise_std is None else "given"
+        return f"noise std           {_listed(self._gaussian.noise_std.reshape(-1))}, {how}"
+
     def __repr__(self) -> str:
         d = self.diagnostics
-        noise, how = self.likelihood.noise_std, "tuned" if self.given.noise_std is None else "given"
+        how = self._noise_in_words()
         lines = [
             f"Posterior over {len(self.mean):,} weights, given {d['observations']:,} observations",
             f"  method              {d['method']} ({d['why']})",
             f"  prior precision     {_listed(self.prior.precision)}{_pruned(self.prior)}, by {d['tuned_by']}",
-            f"  noise std           {_listed(noise.reshape(-1))}, {how}",
+            f"  {how}",
             f"  effective dimension {self.effective_dimension}",
             f"  log evidence        {self.log_evidence}",
             f"  draws               {self.deviations.shape[1]}, seed {self.seed}",
@@ -308,18 +368,23 @@ class Posterior:
         return "\n".join(lines)
 
 
-def variances(rows: Tensor, vectors: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+def variances(rows: Tensor, spectrum: Spectrum, k: Tensor) -> tuple[Tensor, Tensor]:
     """Prior and posterior variance of whitened rows: ‖φ‖², and φ (I + V diag(k) Vᵀ)⁻¹ φᵀ without cancellation."""
     prior = rows.square().sum(1)
-    projected = (rows @ vectors).square()
+    projected = spectrum.coordinates(rows).square()
     inside = projected @ (1 / (1 + k))
-    if vectors.shape[0] == vectors.shape[1]:
+    if spectrum.complete:
         return prior, inside
     return prior, inside + (prior - projected.sum(1)).clamp_min(0)
 
 
-def assemble(like: Any, prior: DiagonalPrior, noise_precision: Tensor, *, tuned_by: str) -> Posterior:
-    """A posterior at given precisions from what another posterior, or `infer`, knows of the data."""
+def assemble(
+    like: Any, prior: DiagonalPrior, noise_precision: Tensor, *, tuned_by: str, mode: bool = True
+) -> Posterior:
+    """A posterior at given precisions from what another posterior, or `infer`, knows of the data.
+
+    Without `mode`, that of a likelihood that is not Gaussian is left to be found later.
+    """
     diagnostics, precisions = {**like.diagnostics, "tuned_by": tuned_by}, Precisions(prior.precision, noise_precision)
     known: tuple[Statistics, ...] | Sampler
     belief: Whitened | Drawn
@@ -336,12 +401,36 @@ def assemble(like: Any, prior: DiagonalPrior, noise_precision: Tensor, *, tuned_
         belief = whiten(known, prior, noise_precision, normals)
         parts = evidence.problem(known, prior).parts(precisions)
         gamma, log_det = belief.trace_of(lambda k: k / (1 + k)), belief.trace_of(torch.log1p)
-    return Posterior(
+    posterior = Posterior(
         statistics=known, prior=prior, noise_precision=noise_precision, given=like.given, outputs=like.outputs,
         belief=belief, mean=belief.mean.double(), deviations=belief.deviations(normals).double(), evidence_parts=parts,
         log_evidence=Estimate(parts.total, 0.5 * log_det.standard_error), effective_dimension=gamma, seed=like.seed,
         diagnostics=diagnostics, features_at=like.features_at, centre=like.centre, model=like.model,
     )  # fmt: skip
+    if like.tangent is None:
+        return posterior
+    posterior = replace(posterior, tangent=like.tangent, link=like.link, temperature=like.temperature)
+    return _at_the_mode(posterior, like.tangent, like.at_mode) if mode else posterior
+
+
+def _at_the_mode(posterior: Posterior, tangent: Tangent, near: AtMode | None) -> Posterior:
+    """The same posterior with the mode and the evidence of its own likelihood."""
+    log_det = -2 * posterior.evidence_parts.occam
+    found = tangent.mode(posterior.prior.precision, near, _preconditioner(posterior.belief))
+    parts = tangent.parts(found, log_det)
+    error = posterior.log_evidence.standard_error
+    return replace(
+        posterior, at_mode=found, mean=tangent.weights(found), evidence_parts=parts,
+        log_evidence=Estimate(parts.total, error),
+        diagnostics={**posterior.diagnostics, "mode_gap": found.mode.gap, "mode_steps": found.mode.steps},
+    )  # fmt: skip
+
+
+def _preconditioner(belief: Whitened | Drawn) -> Preconditioner | None:
+    """The Krylov space of a posterior, which knows the curvature at the outputs of the network."""
+    if isinstance(belief, Whitened) and isinstance(belief.statistics.basis, Ritz):
+        return Known(belief.statistics.basis, belief.values)
+    return None
 
 
 def _listed(values: Tensor) -> str:

@@ -15,7 +15,7 @@ from lapwing.bayes.noise import DATA, PRIOR, Noise
 from lapwing.bayes.priors import DiagonalPrior
 from lapwing.linalg import krylov
 from lapwing.linalg.estimators import Estimate
-from lapwing.linalg.operators import Dense, Diagonal, LinearOperator, Product, rows_of
+from lapwing.linalg.operators import BLOCK_ELEMENTS, Dense, Diagonal, LinearOperator, Product, row_blocks, rows_of
 from lapwing.linalg.progress import Report
 from lapwing.linalg.spectral import Side, Spectrum, decompose
 
@@ -221,9 +221,14 @@ class Whitened:
     @property
     def vectors(self) -> Tensor:  # (d, rank)
         """V, where it is stored."""
+        return self.spectrum.vectors
+
+    @property
+    def spectrum(self) -> Spectrum:
+        """V by its products, and the eigenvalues of the data before they were rescaled."""
         if not isinstance(self.statistics.basis, Spectrum):
             raise ValueError(NO_CLOSED_FORM)
-        return self.statistics.basis.vectors
+        return self.statistics.basis
 
     @property
     def mean(self) -> Tensor:  # (d,)
@@ -242,8 +247,8 @@ class Whitened:
 
     def root(self, normals: Tensor) -> Tensor:  # (d, k) -> (d, k)
         """Σ^½ times columns: fresh draws without the data."""
-        v, k = self.vectors, self.values[:, None]
-        return self.std[:, None] * (normals + v @ (((1 + k).rsqrt() - 1) * (v.mT @ normals)))
+        basis, k = self.spectrum, self.values[:, None]
+        return self.std[:, None] * (normals + basis.expand(((1 + k).rsqrt() - 1) * basis.coordinates(normals.mT).mT))
 
     def covariance(self) -> Tensor:  # (d, d)
         """The posterior covariance, dense."""
@@ -253,9 +258,10 @@ class Whitened:
         return self.std[:, None] * (torch.eye(len(v), dtype=v.dtype) - (v * (k / (1 + k))) @ v.mT) * self.std
 
     def project(self, features: LinearOperator) -> Tensor:  # (rows, rank)
-        """Features times std · V, in blocks of columns where V is not stored."""
+        """Features times std · V: by blocks of rows, or of columns where V is a Krylov space."""
         if isinstance(self.statistics.basis, Spectrum):
-            return (features @ (self.std[:, None] * self.vectors).to(features.like)).double()
+            rows = row_blocks(features, max(BLOCK_ELEMENTS, 64 * features.shape[1]))
+            return torch.cat([self.statistics.basis.coordinates(block.double() * self.std) for block in rows])
         rank, width = len(self.values), 64
         blocks = []
         for start in range(0, rank, width):
@@ -270,9 +276,9 @@ def summarise(
     model: LinearModel, prior: DiagonalPrior, *, side: Side | None, noise: Noise, draws: int
 ) -> tuple[Statistics, ...]:
     """The exact statistics of each noise group of a model: one decomposition and two products each."""
-    groups = model.likelihood.row_groups(model.targets)
+    groups = model.gaussian.row_groups(model.targets)
     scaled, targets, normals = whitened_data(model, prior, noise, draws)
-    counts, given = model.row_counts, model.likelihood.row_precision(model.targets)
+    counts, given = model.row_counts, model.gaussian.row_precision(model.targets)
     prior_noise = replace(noise, stream=PRIOR).rows(0, len(prior.scale), draws)
     if int(groups.max()) == 0:
         return (project(scaled, decompose(scaled, side), targets, normals, prior_noise, counts, given),)
@@ -288,7 +294,7 @@ def whitened_data(
     model: LinearModel, prior: DiagonalPrior, noise: Noise, draws: int
 ) -> tuple[LinearOperator, Tensor, Tensor]:
     """Features, targets and data noise with weights and the prior's scale applied: (n·m, d), (n·m,), (n·m, draws)."""
-    root = (model.row_counts * model.likelihood.row_precision(model.targets)).sqrt()
+    root = (model.row_counts * model.gaussian.row_precision(model.targets)).sqrt()
     normals = replace(noise, stream=DATA).rows(0, model.targets.numel(), draws)
     return scaled_features(model.features, root, prior.scale), root * model.targets.reshape(-1), normals
 
@@ -306,7 +312,7 @@ def project(
         targets=both[:, 0],
         remainder=float(outside.square().sum()),
         noise=both[:, 1:],
-        prior_noise=spectrum.values.sqrt()[:, None] * (spectrum.vectors.mT @ prior_noise),
+        prior_noise=spectrum.values.sqrt()[:, None] * spectrum.coordinates(prior_noise.mT).mT,
         density=torch.ones_like(spectrum.values),
         count=float(counts.sum()),
         log_weight=float(0.5 * (counts * given.log()).sum()),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import Any, Literal, final
 
 import numpy as np
 import scipy.optimize
@@ -12,10 +12,14 @@ import torch
 from torch import Tensor
 
 from lapwing.bayes.evidence import Precisions, Problem, at_ratio
+from lapwing.bayes.likelihoods import Categorical, Curved
+from lapwing.bayes.links import Link, probabilities
+from lapwing.bayes.spreads import Spread
 from lapwing.bayes.statistics import Whitened
 from lapwing.linalg.operators import Diagonal, LinearOperator, as_tensor
 
 POINTS = 81
+LABEL_POINTS = 41  # where every point takes probabilities, or a mode
 
 
 @final
@@ -35,9 +39,9 @@ class Curve:
         return replace(self, precision=self.precision * precision, best_precision=self.best_precision * precision)
 
 
-def by_evidence(problem: Problem, tune_noise: bool) -> Curve:
+def by_evidence(problem: Problem, tune_noise: bool, points: int = POINTS) -> Curve:
     """Log evidence over multiples of the precision."""
-    return _curve(problem, tune_noise, None)
+    return _curve(problem, tune_noise, None, points=points)
 
 
 def held_out(
@@ -68,6 +72,64 @@ def held_out(
     return _curve(problem, tune_noise, density)
 
 
+@final
+@dataclass(frozen=True)
+class TemperatureScaling:
+    """The rival that any posterior must be compared with: the network's logits divided by one number."""
+
+    temperature: float
+    held_out: float  # mean log probability of the held-out labels at it
+    held_out_plain: float  # the same at temperature one
+
+
+def scale_temperature(likelihood: Curved, outputs: Tensor, targets: Tensor) -> TemperatureScaling:
+    """The temperature that maximises the probability of held-out labels."""
+
+    def score(log_temperature: float) -> float:
+        return float(likelihood.log_prob(outputs * np.exp(-log_temperature), targets)) / len(targets)
+
+    found = scipy.optimize.minimize_scalar(lambda x: -score(x), bounds=(-4, 6), method="bounded")
+    return TemperatureScaling(float(np.exp(found.x)), score(found.x), score(0.0))
+
+
+def held_out_labels(
+    likelihood: Curved, link: Link, outputs: Tensor, targets: Tensor, spread: Callable[[float], Spread],
+    problem: Problem, *, with_evidence: bool, temperature: float | Literal["tune"],
+) -> tuple[Curve, float]:  # fmt: skip
+    """Held-out log probability over multiples of the precision, and the temperature at its best.
+
+    `spread` is that of the held-out outputs as a function of the ratio of the old precision to the new one.
+    """
+
+    def cooled(ratio: float, log_temperature: float) -> float:
+        cool, known = float(np.exp(-log_temperature)), spread(ratio)
+        probs = probabilities(likelihood, link, cool * outputs, known.scaled(cool))
+        chosen = _chosen(likelihood, probs, targets)
+        return float(chosen.clamp_min(torch.finfo(chosen.dtype).tiny).log().sum()) / len(targets)
+
+    def density(ratio: float) -> tuple[float, float]:
+        if temperature != "tune":
+            return cooled(ratio, np.log(temperature)), 1.0
+        best = scipy.optimize.minimize_scalar(
+            lambda x: -cooled(ratio, x), bounds=(-2, 4), method="bounded", options={"xatol": 1e-3}
+        )
+        return -float(best.fun), 1.0
+
+    curve = _curve(problem if with_evidence else None, False, density, largest=problem.largest, points=LABEL_POINTS)
+    if temperature != "tune":
+        return curve, temperature
+    ratio = 1 / curve.best_precision
+    found = scipy.optimize.minimize_scalar(lambda x: -cooled(ratio, x), bounds=(-2, 4), method="bounded")
+    return curve, float(np.exp(found.x))
+
+
+def _chosen(likelihood: Curved, probs: Tensor, targets: Tensor) -> Tensor:
+    """The probability of each target."""
+    if isinstance(likelihood, Categorical):
+        return probs.gather(1, targets[:, None])[:, 0]
+    return targets * probs + (1 - targets) * (1 - probs)
+
+
 def by_solving(at: Callable[[float, float], Any], inputs: Any, targets: Any, points: int = 9) -> Curve:
     """Held-out density over multiples of the precision at the tuned noise, one posterior solved for each."""
     multiples = np.logspace(-2, 2, points)
@@ -93,23 +155,28 @@ def _variance_over_ratio(
     return lambda ratio: outside + projected.square() @ (1 / (1 + ratio * k))
 
 
-def _curve(problem: Problem, tune_noise: bool, density: Callable[[float], tuple[float, float]] | None) -> Curve:
-    """A grid of ratios, refined around the best one."""
-    problem = replace(problem, tune_noise=tune_noise)
+def _curve(
+    problem: Problem | None, tune_noise: bool, density: Callable[[float], tuple[float, float]] | None,
+    *, largest: float | None = None, points: int = POINTS,
+) -> Curve:  # fmt: skip
+    """A grid of ratios, refined around the best one; without a problem the evidence is left out as NaN."""
+    problem = problem and replace(problem, tune_noise=tune_noise)
     start = Precisions(torch.ones(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64))
 
     def score(log_ratio: float) -> tuple[float, float, float]:
         """What is maximised, the noise multiple and the log evidence at a ratio of prior to noise precision."""
-        at = at_ratio(problem, start, torch.tensor(np.exp(log_ratio), dtype=torch.float64))
         if density is None:
+            assert problem is not None
+            at = at_ratio(problem, start, torch.tensor(np.exp(log_ratio), dtype=torch.float64))
             value = problem.objective(at)
             return value, float(at.noise), value
         value, b = density(float(np.exp(-log_ratio)))
         at = Precisions(*torch.tensor([[np.exp(log_ratio) * b], [b]], dtype=torch.float64))
-        return value, b, problem.objective(at)
+        return value, b, float("nan") if problem is None else problem.objective(at)
 
-    centre = np.log(max(problem.largest, 1.0))
-    grid = np.linspace(min(-12.0, centre - 23), centre + 7, POINTS)
+    top_value = largest if largest is not None else problem.largest if problem is not None else 1.0
+    centre = np.log(max(top_value, 1.0))
+    grid = np.linspace(min(-12.0, centre - 23), centre + 7, points)
     scores = np.array([score(x) for x in grid])
     best = int(np.argmax(scores[:, 0]))
     low, high = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]

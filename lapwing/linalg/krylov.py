@@ -363,6 +363,11 @@ def expand(space: Space, x: Tensor, operator: LinearOperator | None) -> Tensor: 
     return _product(_needed(operator).T, total) if space.side == "dual" else total
 
 
+def coordinates(space: Space, x: Tensor, operator: LinearOperator | None) -> Tensor:  # (d, c) -> (m, c)
+    """Columns seen from the Ritz basis, the transpose of `expand`; dual: one product with G."""
+    return _projections(space, x.mT.to(space.chain.ahead), operator)[0]
+
+
 def _projections(space: Space, rows: Tensor, operator: LinearOperator | None) -> tuple[Tensor, Tensor]:
     """Qᵀ φᵀ and Xᵀ φᵀ."""
     rows = _product(_needed(operator), rows.mT).mT if space.side == "dual" else rows

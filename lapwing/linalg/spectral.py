@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from lapwing.linalg.memory import check_memory
-from lapwing.linalg.operators import LinearOperator, gram
+from lapwing.linalg.operators import Dense, LinearOperator, gram
 
 Side = Literal["primal", "dual", "svd"]
+STORED_BYTES = 2**29  # eigenvectors beyond this size are not stored but made from the data
 
 
 @final
@@ -19,36 +20,44 @@ Side = Literal["primal", "dual", "svd"]
 class Spectrum:
     """V and s with GᵀG = V diag(s) Vᵀ for a matrix G (n × d).
 
-    `vectors` has orthonormal columns. Rank d means that they span everything; otherwise G is zero on what they
-    leave out.
+    V has orthonormal columns. Rank d means that they span everything; otherwise G is zero on what they leave out.
+    Where V would be large, it is the product of Gᵀ with a small matrix.
     """
 
-    vectors: Tensor  # (d, rank)
+    right: LinearOperator  # V: (d, rank)
     values: Tensor  # (rank,), not negative
+
+    @property
+    def vectors(self) -> Tensor:  # (d, rank)
+        """V as a matrix."""
+        return self.right.dense().double()
 
     @property
     def complete(self) -> bool:
         """Whether the vectors span the whole space."""
-        return self.vectors.shape[0] == self.vectors.shape[1]
+        return self.right.shape[0] == self.right.shape[1]
 
     @property
     def determined(self) -> Tensor:  # (rank,)
         """1/√s where s is above round-off, and 0 elsewhere."""
-        return torch.where(self.values > cutoff(self.values, len(self.vectors)), self.values, torch.inf).rsqrt()
+        return torch.where(self.values > cutoff(self.values, self.right.shape[0]), self.values, torch.inf).rsqrt()
 
     def expand(self, coefficients: Tensor) -> Tensor:  # (rank, k) -> (d, k)
         """V times coefficients."""
-        return self.vectors @ coefficients
+        return (self.right @ coefficients.to(self.right.like)).double()
+
+    def coordinates(self, rows: Tensor) -> Tensor:  # (k, d) -> (k, rank)
+        """Rows times V."""
+        return (self.right.T @ rows.mT.to(self.right.like)).mT.double()
 
     def left(self, operator: LinearOperator, columns: Tensor) -> Tensor:  # (n, k) -> (rank, k)
         """Uᵀ times columns, with G = U diag(√s) Vᵀ: one product with Gᵀ."""
-        return self.determined[:, None] * (
-            self.vectors.mT @ operator.rmatmat(columns.to(operator.like)).to(self.vectors)
-        )
+        back = operator.rmatmat(columns.to(operator.like))
+        return self.determined[:, None] * (self.right.T @ back.to(self.right.like)).double()
 
     def left_adjoint(self, operator: LinearOperator, coefficients: Tensor) -> Tensor:  # (rank, k) -> (n, k)
         """U times coefficients: one product with G."""
-        return operator.matmat((self.vectors @ (self.determined[:, None] * coefficients)).to(operator.like))
+        return operator.matmat(self.expand(self.determined[:, None] * coefficients).to(operator.like))
 
 
 def cutoff(values: Tensor, size: int) -> float:
@@ -80,21 +89,28 @@ def needed_bytes(shape: tuple[int, int], side: Side) -> float:
     """Peak memory of `decompose`, the operator itself not counted."""
     n, d = shape
     rank = min(n, d)
-    return 8.0 * {"primal": 3 * d * d, "dual": 3 * n * n + d * n, "svd": 2 * n * d + 2 * rank * (n + d)}[side]
+    dual = 3 * n * n + (d * n if _is_stored(d, n) else 0)
+    return 8.0 * {"primal": 3 * d * d, "dual": dual, "svd": 2 * n * d + 2 * rank * (n + d)}[side]
+
+
+def _is_stored(d: int, rank: int) -> bool:
+    return 8.0 * d * rank <= STORED_BYTES
 
 
 def _primal(operator: LinearOperator) -> Spectrum:
     values, vectors = torch.linalg.eigh(gram(operator))
-    return Spectrum(vectors, values.clamp_min(0))
+    return Spectrum(Dense(vectors), values.clamp_min(0))
 
 
 def _dual(operator: LinearOperator) -> Spectrum:
     values, left = torch.linalg.eigh(gram(operator.T))
     kept = values > cutoff(values, operator.shape[1])
     values, left = values[kept], left[:, kept]
-    return Spectrum(operator.rmatmat(left.to(operator.like)).double() / values.sqrt(), values)
+    if _is_stored(operator.shape[1], len(values)):
+        return Spectrum(Dense(operator.rmatmat(left.to(operator.like)).double() / values.sqrt()), values)
+    return Spectrum(operator.T @ Dense((left / values.sqrt()).to(operator.like)), values)
 
 
 def _svd(operator: LinearOperator) -> Spectrum:
     _, singular, right = torch.linalg.svd(operator.dense().double(), full_matrices=False)
-    return Spectrum(right.mT, singular.square())
+    return Spectrum(Dense(right.mT.contiguous()), singular.square())

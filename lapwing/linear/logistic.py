@@ -17,8 +17,9 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from lapwing.bayes.classification import Bernoulli, Categorical, Likelihood, Loss, Mode, PerOutput, Rooted, mode
+from lapwing.bayes.classification import Loss, Mode, PerOutput, Rooted, mode
 from lapwing.bayes.inference import EXACT_SIZE
+from lapwing.bayes.likelihoods import Bernoulli, Categorical, Curved
 from lapwing.bayes.linear_model import check_finite
 from lapwing.bayes.noise import DATA, PRIOR, SAMPLE, Noise
 from lapwing.bayes.statistics import Ritz, from_space
@@ -79,7 +80,7 @@ class _Problem:
     """Everything but the prior precision."""
 
     features: LinearOperator  # (n, q), centred where there is an intercept
-    likelihood: Likelihood
+    likelihood: Curved
     targets: Tensor  # (n,)
     weights: Tensor  # (n,)
     outputs: int  # one logit of two classes, or one a class
@@ -386,7 +387,7 @@ class BayesianLogisticRegression(ClassifierMixin, BaseEstimator):
     def _problem(self, features: LinearOperator, labels: Tensor, weights: Tensor) -> tuple[_Problem, Tensor | None]:
         """The problem in the directions that have data, where these are fewer than features."""
         (n, d), classes = features.shape, len(self.classes_)
-        likelihood: Likelihood = Bernoulli() if classes == 2 else Categorical()
+        likelihood: Curved = Bernoulli() if classes == 2 else Categorical()
         outputs, targets = (1, labels.double()) if classes == 2 else (classes, labels)
         basis, block, d_all = None, None, d + self.fit_intercept
         if min(n, d) * outputs > EXACT_SIZE or (d > n and 8.0 * n * d > BASIS_BYTES):

@@ -313,4 +313,4 @@ def _variance(features: LinearOperator, fit: _Fit) -> Tensor:
     if fit.whitened is None:
         return (features @ fit.deviations.to(features.like)).double().square().mean(1)
     blocks = (rows.double() * fit.whitened.std for rows in row_blocks(features))
-    return torch.cat([variances(rows, fit.whitened.vectors, fit.whitened.values)[1] for rows in blocks])
+    return torch.cat([variances(rows, fit.whitened.spectrum, fit.whitened.values)[1] for rows in blocks])

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lapwing.bayes.likelihoods import Gaussian
+from lapwing.bayes.likelihoods import Categorical, Gaussian, Likelihood
 from lapwing.bayes.linear_model import Centre, LinearModel
 from lapwing.network.batches import Batches, as_batches
 from lapwing.network.jacobian import Jacobian, Network, forward_mode
@@ -16,9 +16,11 @@ from lapwing.network.parameters import Select
 
 
 def linearise(
-    model: nn.Module, data: Any, likelihood: Gaussian, *, select: Select = None, total: int | None = None
+    model: nn.Module, data: Any, likelihood: Likelihood, *, select: Select = None, total: int | None = None
 ) -> LinearModel:
-    """The linear model of a trained network: features J, targets y − f + J w̄, and the network's output as centre.
+    """The linear model of a trained network: features J, offset f − J w̄, and the network's output as centre.
+
+    Under Gaussian noise the offset is taken from the targets; class labels stay as they are.
 
     `data` is anything `as_batches` reads; `select` chooses weights by name or by a mask; `total` is the size of the
     whole training set where `data` is a part of it, so that each datum counts `total / n` times.
@@ -26,16 +28,17 @@ def linearise(
     network, batches = Network.of(model, select), as_batches(data)
     pairs = list(batches)
     outputs = torch.cat([_checked(network, inputs) for inputs, _ in pairs])
-    targets = _targets(torch.cat([targets for _, targets in pairs]), outputs)
+    targets = _targets(torch.cat([targets for _, targets in pairs]), outputs, likelihood)
     features = Jacobian(network, tuple(inputs for inputs, _ in pairs), outputs[0].numel())
     features = replace(features, forward=forward_mode(features))
     offset = outputs.reshape(-1) - features @ network.weights
-    adjusted = targets.reshape(-1) - offset.to(targets)
+    if isinstance(likelihood, Gaussian):
+        targets = (targets.reshape(-1) - offset.to(targets)).reshape(targets.shape)
     if total is not None and total < len(targets):
         raise ValueError(f"total is {total}, less than the {len(targets)} data given: it counts the whole training set")
     weights = None if total is None else torch.full((len(targets),), total / len(targets), dtype=torch.float64)
     return LinearModel(
-        features, adjusted.reshape(targets.shape), likelihood, weights=weights,
+        features, targets, likelihood, weights=weights, offset=offset.double(),
         features_at=lambda inputs: replace(features, inputs=_inputs(inputs)),
         blocks=network.layout.tensor_of(),
         centre=Centre(lambda inputs: torch.cat([network.outputs(batch) for batch in _inputs(inputs)]), network.weights),
@@ -61,7 +64,14 @@ def _checked(network: Network, inputs: Tensor) -> Tensor:
     return outputs
 
 
-def _targets(targets: Tensor, outputs: Tensor) -> Tensor:
+def _targets(targets: Tensor, outputs: Tensor, likelihood: Likelihood) -> Tensor:
+    if isinstance(likelihood, Categorical):
+        if outputs.ndim != 2 or targets.shape not in ((len(outputs),), (len(outputs), 1)):
+            raise ValueError(
+                f"targets of shape {tuple(targets.shape)} do not fit outputs of shape {tuple(outputs.shape)}: "
+                "Categorical() expects outputs (n, classes) and class numbers (n,)"
+            )
+        return likelihood.checked(targets.reshape(-1), outputs.numel())
     if targets.numel() != outputs.numel() or len(targets) != len(outputs):
         raise ValueError(
             f"targets of shape {tuple(targets.shape)} do not fit outputs of shape {tuple(outputs.shape)}: "

@@ -18,7 +18,8 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 from torch import Tensor
 
 from lapwing.bayes import classification
-from lapwing.bayes.classification import Bernoulli, Categorical, Loss, PerOutput, mode
+from lapwing.bayes.classification import Loss, PerOutput, mode
+from lapwing.bayes.likelihoods import Bernoulli, Categorical
 from lapwing.linalg.operators import Dense, Diagonal, Sparse
 from lapwing.linalg.solvers import NotConverged
 from lapwing.linear import BayesianLogisticRegression

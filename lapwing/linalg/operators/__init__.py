@@ -1,6 +1,6 @@
 """Linear operators: matrices known by their products with blocks of columns."""
 
-from lapwing.linalg.operators.composed import BatchSum, Product, Scaled, Sum, Transpose
+from lapwing.linalg.operators.composed import BatchSum, Double, Product, Scaled, Sum, Transpose
 from lapwing.linalg.operators.interface import BLOCK_ELEMENTS, LinearOperator, row_blocks, unit_columns
 from lapwing.linalg.operators.products import check_adjoint, gram, rows_of
 from lapwing.linalg.operators.stored import (
@@ -19,6 +19,7 @@ __all__ = [
     "BlockDiagonal",
     "Dense",
     "Diagonal",
+    "Double",
     "LinearOperator",
     "LowRank",
     "Product",

@@ -233,5 +233,37 @@ class Scaled(LinearOperator):
         return self.factor * self.inner.columns(start, stop)
 
 
+@final
+@dataclass(frozen=True, eq=False)
+class Double(LinearOperator):
+    """An operator of any precision that takes and gives float64."""
+
+    inner: LinearOperator
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.inner.shape
+
+    @property
+    def like(self) -> Tensor:
+        return self.inner.like.new_empty(0, dtype=torch.float64)
+
+    @property
+    def squares_are_cheap(self) -> bool:
+        return self.inner.squares_are_cheap
+
+    def matmat(self, x: Tensor) -> Tensor:
+        return self.inner.matmat(x.to(self.inner.like)).double()
+
+    def rmatmat(self, y: Tensor) -> Tensor:
+        return self.inner.rmatmat(y.to(self.inner.like)).double()
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        return self.inner.rows(start, stop).double()
+
+    def columns(self, start: int, stop: int) -> Tensor:
+        return self.inner.columns(start, stop).double()
+
+
 def _times(values: Tensor, weights: Tensor | None) -> Tensor:
     return values if weights is None else values * weights.to(values)

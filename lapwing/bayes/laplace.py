@@ -1,0 +1,185 @@
+"""Laplace's approximation for likelihoods that are not Gaussian.
+
+The curvature B is taken once, at the outputs of the network that was linearised. With S Sᵀ = B the covariance is then
+that of a Gaussian model with features SᵀΦ and unit noise, so everything about it comes from there. The mode and the
+evidence come from the true loss, which is convex in the weights of the linear model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import final
+
+import torch
+from torch import Tensor
+
+from lapwing.bayes import classification
+from lapwing.bayes.classification import Loss, Mode, PerDatum
+from lapwing.bayes.evidence import EvidenceParts, Moments, Precisions, grouped
+from lapwing.bayes.likelihoods import Categorical, Curved, Gaussian
+from lapwing.bayes.linear_model import LinearModel
+from lapwing.bayes.priors import DiagonalPrior
+from lapwing.bayes.statistics import Ritz
+from lapwing.linalg import krylov
+from lapwing.linalg.operators import Dense, Diagonal, Double, LinearOperator
+from lapwing.linalg.solvers import Preconditioner
+from lapwing.linalg.spectral import Spectrum, decompose
+
+INTERPOLATES = 0.99  # mean confidence in the training targets at which they say nothing about the width of error bars
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class AtMode:
+    """The mode of the linear model at one setting of the precisions."""
+
+    precision: Tensor  # (groups,)
+    units: Tensor  # (q,), standard deviations of the coordinates
+    coordinates: Tensor  # (q,), weights over the prior's scale, or those of their row space
+    mode: Mode
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Tangent:
+    """The loss of a linear model under its own likelihood, over weights in units of the prior's scale.
+
+    Where the data are fewer than the weights, the loss is one over the coordinates of their row space.
+    """
+
+    model: LinearModel
+    likelihood: Curved
+    prior: DiagonalPrior  # its scale and groups; the precisions are given at every call
+    design: LinearOperator  # (n · c, q), float64
+    start: Tensor  # (q,), the network's own weights as coordinates
+    row_space: Spectrum | None  # V with weights = scale · V · coordinates, or None where coordinates are weights
+
+    def mode(
+        self, precision: Tensor, near: AtMode | None = None, preconditioner: Preconditioner | None = None
+    ) -> AtMode:
+        """The minimum of the loss at these precisions, started from that at others."""
+        std = precision.rsqrt()
+        units = std.expand(self.design.shape[1]) if self.row_space is not None else std[self.prior.group_of]
+        loss = Loss(
+            self.design @ Diagonal(units), self.likelihood, self.model.targets, self.model.weights, self.model.offset
+        )
+        start = self.start if near is None else near.coordinates
+        start = torch.where(units > 0, start / torch.where(units > 0, units, 1), 0)
+        found = classification.mode(loss, start=start, preconditioner=preconditioner, tol=self._tolerance())
+        return AtMode(precision, units, units * found.weights, found)
+
+    def _tolerance(self) -> float:
+        """In nats: what products in the precision of the features can tell apart."""
+        return 1e-10 if self.model.features.like.dtype == torch.float64 else 1e-3
+
+    def weights(self, at: AtMode) -> Tensor:  # (d,)
+        """The weights at a mode."""
+        inside = at.coordinates if self.row_space is None else self.row_space.expand(at.coordinates[:, None])[:, 0]
+        return self.prior.scale * inside
+
+    def energies(self, at: AtMode) -> Tensor:  # (groups,)
+        """‖θ⋆‖² of each group in units of the prior's scale."""
+        squares, groups = at.coordinates.square(), len(self.prior.precision)
+        return squares.sum().reshape(1) if self.row_space is not None else grouped(squares, self.prior.group_of, groups)
+
+    @property
+    def is_cheap(self) -> bool:
+        """Whether a mode takes about a second or less."""
+        return isinstance(self.design, Dense) and self.design.shape[1] <= classification.DENSE_SIZE
+
+    def targets_shape(self, outputs: Tensor) -> torch.Size:
+        """The shape of the targets of such outputs."""
+        return outputs.shape[:1] if isinstance(self.likelihood, Categorical) else outputs.shape
+
+    def in_multiples(self, precision: Tensor) -> Tangent:
+        """The same loss with precisions counted in multiples of these, all groups tied."""
+        if self.row_space is not None:
+            std = precision.rsqrt()
+            return replace(self, design=Dense(self.design.dense() * std), start=self.start / std)
+        one = torch.ones(1, dtype=torch.float64)
+        tied = DiagonalPrior(self.prior.scale, torch.zeros_like(self.prior.group_of), one, ("all",))
+        units = precision.rsqrt()[self.prior.group_of]
+        start = torch.where(units > 0, self.start / torch.where(units > 0, units, 1), 0)
+        return replace(self, prior=tied, design=self.design @ Diagonal(units), start=start)
+
+    def moments(self, gaussian: Callable[[Precisions], Moments]) -> Callable[[Precisions], Moments]:
+        """What the evidence needs, its fit and penalty at the mode and the rest from the Gaussian model.
+
+        The gradient in the precisions is as if the mode stood still, since there the loss is flat (recommendation 1 of
+        Antorán et al. 2022).
+        """
+        near: AtMode | None = None
+
+        def at_the_mode(at: Precisions) -> Moments:
+            nonlocal near
+            near = self.mode(at.prior, near)
+            fit = torch.tensor([-2 * near.mode.log_prob], dtype=torch.float64)
+            return replace(gaussian(at), residual=fit, weights=self.energies(near))
+
+        return at_the_mode
+
+    def parts(self, at: AtMode, log_det: float) -> EvidenceParts:
+        """The log evidence, log p(y | h(θ⋆)) − ½‖θ⋆‖² − ½ log det(I + A⁻¹M), by part."""
+        return EvidenceParts(
+            fit=at.mode.log_prob, penalty=-0.5 * float(at.mode.weights.square().sum()), occam=-0.5 * log_det,
+            normaliser=0.0, hyperprior=0.0,
+        )  # fmt: skip
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Known:
+    """Preconditioner of the loss's Hessian by a Krylov space of it at other outputs: I − V diag(k / (1 + k)) Vᵀ."""
+
+    ritz: Ritz
+    values: Tensor  # (rank,), k
+
+    def solve(self, x: Tensor) -> Tensor:
+        """The approximate inverse times a block of columns."""
+        inside = krylov.coordinates(self.ritz.space, x, self.ritz.operator)
+        shrunk = (self.values / (1 + self.values))[:, None] * inside
+        return x - self.ritz.expand(shrunk)
+
+
+def tangent(model: LinearModel, prior: DiagonalPrior) -> Tangent:
+    """The loss of a model; `model` has stored features where they fit."""
+    likelihood = model.likelihood
+    assert not isinstance(likelihood, Gaussian)
+    rows, d = model.features.shape
+    scaled = model.features @ Diagonal(prior.scale.to(model.features.like))
+    start = torch.zeros(d, dtype=torch.float64)
+    if model.centre is not None:
+        start = model.centre.weights.double() / prior.scale
+    if rows < d and len(prior.precision) == 1 and isinstance(model.features, Dense):
+        spectrum = decompose(scaled, "dual")
+        design = Dense(spectrum.left_adjoint(scaled, spectrum.values.sqrt().diag()).double())
+        return Tangent(model, likelihood, prior, design, spectrum.coordinates(start[None])[0], spectrum)
+    return Tangent(model, likelihood, prior, Double(scaled), start, None)
+
+
+def surrogate(model: LinearModel, outputs: Tensor) -> LinearModel:
+    """The Gaussian model of the same covariance: features SᵀΦ at unit noise, with B = S Sᵀ at these outputs."""
+    of, like = model.likelihood, model.features.like
+    assert not isinstance(of, Gaussian)
+    root = PerDatum(
+        of.shaped(outputs, model.targets).to(like), model.weights.to(like), of.hessian_root_adjoint, of.hessian_root
+    )
+    targets = torch.zeros_like(root.outputs, dtype=torch.float64)
+    return LinearModel(
+        root @ model.features, targets, Gaussian(1.0), features_at=model.features_at, centre=model.centre,
+        blocks=model.blocks,
+    )  # fmt: skip
+
+
+def check_not_interpolating(model: LinearModel, outputs: Tensor) -> None:
+    """Refuse training data that the network fits perfectly."""
+    of = model.likelihood
+    assert not isinstance(of, Gaussian)
+    confidence = float(of.confidence(of.shaped(outputs.double(), model.targets), model.targets).mean())
+    if confidence >= INTERPOLATES:
+        raise ValueError(
+            f"this network fits its training data perfectly (mean confidence {confidence:.3f}), so they cannot tell "
+            "how wide its error bars should be; pass validation=(x, y), a few hundred points suffice, or a prior with "
+            "a precision"
+        )

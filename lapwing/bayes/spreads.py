@@ -1,0 +1,160 @@
+"""How uncertain the outputs of a linear model are at new inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from math import prod
+from typing import final
+
+import torch
+from torch import Tensor
+
+from lapwing.bayes.iterative import Drawn
+from lapwing.bayes.noise import PREDICTIVE, Noise
+from lapwing.bayes.statistics import Whitened
+from lapwing.linalg.operators import LinearOperator
+
+POINTS = 512  # of a Monte-Carlo average where the covariance is known
+BLOCK_ELEMENTS = 2**23  # of the Jacobian of a few data
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Spread:
+    """How uncertain outputs are around their mean: in closed form, or by zero-mean draws."""
+
+    variance: Tensor  # (n, c) or (n,)
+    covariance: Tensor | None  # (n, c, c), of the outputs of one datum; None where outputs have no others
+    draws: Tensor | None = None  # (draws, n, c), where nothing better is known
+    seed: int = 0
+
+    def deviations(self) -> Tensor:  # (points, n, c)
+        """Zero-mean deviations of the outputs of each datum: the draws, or many from the covariance."""
+        if self.draws is not None:
+            return self.draws
+        normals = Noise(self.seed, PREDICTIVE).rows(0, POINTS // 2, self.variance[0].numel()).to(self.variance)
+        normals = torch.cat([normals, -normals])  # both signs: the mean is exact
+        if self.covariance is None:
+            return normals.reshape(-1, *[1] * (self.variance.ndim - 1), *self.variance.shape[1:]) * self.variance.sqrt()
+        values, vectors = torch.linalg.eigh(self.covariance)
+        root = vectors * values.clamp_min(0).sqrt()[:, None]
+        return torch.einsum("nck,sk->snc", root, normals)
+
+    def like(self, tensor: Tensor) -> Spread:
+        """The same in the precision and on the device of a tensor."""
+        covariance = None if self.covariance is None else self.covariance.to(tensor)
+        draws = None if self.draws is None else self.draws.to(tensor)
+        return replace(self, variance=self.variance.to(tensor), covariance=covariance, draws=draws)
+
+    def scaled(self, factor: float) -> Spread:
+        """The spread of the outputs times a factor."""
+        covariance = None if self.covariance is None else factor**2 * self.covariance
+        draws = None if self.draws is None else factor * self.draws
+        return replace(self, variance=factor**2 * self.variance, covariance=covariance, draws=draws)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """What a posterior says about the outputs at some inputs: before and after the data, and in joint draws."""
+
+    prior_variance: Tensor  # outputs' shape
+    spread: Spread
+    draws: Tensor  # (draws, *outputs' shape), zero-mean
+
+
+def seen(
+    belief: Whitened | Drawn, features: LinearOperator, shape: tuple[int, ...], deviations: Tensor, prior_noise: Tensor,
+    *, full: bool, seed: int, batch_size: int | None = None,
+) -> Seen:  # fmt: skip
+    """The spread of outputs of a shape (n,) or (n, c): in closed form where there is one, or from the draws.
+
+    With `full`, the covariance between the outputs of a datum too.
+    """
+    if not isinstance(belief, Whitened) or not belief.exact:
+        return _sampled(belief.std, features, shape, deviations, prior_noise, full)
+    k, parts = belief.values, []
+    for rows in _data(features, shape, batch_size):
+        whitened = rows * belief.std
+        inside = _coordinates(belief, whitened)
+        outside = _outside(belief, whitened, inside, full)
+        covariance = outside + _products(inside / (1 + k), inside, full)
+        parts.append((whitened.square().sum(2), covariance, (rows @ deviations).permute(2, 0, 1)))
+    prior_variance, covariance = (torch.cat([part[i] for part in parts]) for i in (0, 1))
+    draws = torch.cat([part[2] for part in parts], dim=1).reshape(-1, *shape)
+    return Seen(prior_variance.reshape(shape), _closed(covariance, shape, seed), draws)
+
+
+def over_ratio(
+    whitened: Whitened, features: LinearOperator, shape: tuple[int, ...], prior_noise: Tensor, seed: int
+) -> Callable[[float], Spread]:
+    """The spread as a function of the ratio of the old precision to a new one, from one set of products."""
+    k = whitened.values
+    if not whitened.exact:
+        projected = whitened.project(features)
+        prior_draws = (features @ (whitened.std[:, None] * prior_noise).to(features.like)).double()
+
+        def sampled(ratio: float) -> Spread:
+            draws = ratio**0.5 * (prior_draws + projected @ whitened.pull(ratio))
+            return of_draws(draws.mT.reshape(-1, *shape))
+
+        return sampled
+    parts = []
+    for rows in _data(features, shape, None):
+        scaled = rows * whitened.std
+        inside = _coordinates(whitened, scaled)
+        parts.append((inside, _outside(whitened, scaled, inside, True)))
+    inside, outside = (torch.cat(part) for part in zip(*parts, strict=True))
+    return lambda ratio: _closed(ratio * (outside + _products(inside / (1 + ratio * k), inside, True)), shape, seed)
+
+
+def of_draws(draws: Tensor, full: bool = True) -> Spread:  # (draws, n, c) or (draws, n)
+    """The spread that zero-mean draws show."""
+    full = full and draws.ndim > 2
+    covariance = torch.einsum("snc,snd->ncd", draws, draws) / len(draws) if full else None
+    return Spread(draws.square().mean(0), covariance, draws)
+
+
+def _closed(covariance: Tensor, shape: tuple[int, ...], seed: int) -> Spread:
+    """The spread of known (n, c, c) covariances, or of (n, c) variances."""
+    full = covariance.ndim == 3
+    variance = covariance.diagonal(dim1=1, dim2=2) if full else covariance
+    return Spread(variance.clamp_min(0).reshape(shape), covariance if full and len(shape) > 1 else None, seed=seed)
+
+
+def _products(left: Tensor, right: Tensor, full: bool) -> Tensor:  # (b, c, r) -> (b, c, c) or (b, c)
+    return left @ right.mT if full else (left * right).sum(2)
+
+
+def _outside(whitened: Whitened, rows: Tensor, inside: Tensor, full: bool) -> Tensor:
+    """What rows have outside the spectrum, where the prior is left as it was."""
+    left = _products(rows, rows, full) - _products(inside, inside, full)
+    if whitened.spectrum.complete:
+        return torch.zeros_like(left)
+    return left if full else left.clamp_min(0)
+
+
+def _sampled(
+    std: Tensor, features: LinearOperator, shape: tuple[int, ...], deviations: Tensor, prior_noise: Tensor, full: bool
+) -> Seen:
+    """From draws; the prior variance from the rows where they are fewer than the draws, or from prior draws."""
+    draws = (features @ deviations.to(features.like)).double().mT.reshape(-1, *shape)
+    if prod(shape[1:]) <= len(draws):
+        prior = torch.cat([(rows * std).square().sum(2) for rows in _data(features, shape, None)]).reshape(shape)
+    else:
+        prior = (features @ (std[:, None] * prior_noise).to(features.like)).double().square().mean(1).reshape(shape)
+    return Seen(prior, of_draws(draws, full), draws)
+
+
+def _data(features: LinearOperator, shape: tuple[int, ...], batch_size: int | None) -> Iterator[Tensor]:
+    """The rows of a few data at a time: (b, c, d), float64."""
+    n, c = shape[0], prod(shape[1:])
+    batch = batch_size or max(1, BLOCK_ELEMENTS // (c * features.shape[1]))
+    for start in range(0, n, batch):
+        stop = min(start + batch, n)
+        yield features.rows(start * c, stop * c).double().reshape(stop - start, c, -1)
+
+
+def _coordinates(whitened: Whitened, rows: Tensor) -> Tensor:  # (b, c, d) -> (b, c, rank)
+    return whitened.spectrum.coordinates(rows.reshape(-1, rows.shape[2])).reshape(*rows.shape[:2], -1)
