@@ -403,7 +403,7 @@ def test_bad_predictions_are_refused(metric, probs, labels, message):
         (lambda: metrics.nll(torch.tensor([[math.inf, 0.0]]), torch.tensor([0]), logits=True), "1 infinite"),
         (lambda: metrics.mutual_information(GOOD), "sampled_probs must have 3 axes"),
         (lambda: metrics.auroc(torch.zeros(3), torch.zeros(0)), "outside is empty"),
-        (lambda: metrics.auroc(torch.zeros(3, 2), torch.zeros(2)), "inside must have 1 axes"),
+        (lambda: metrics.auroc(torch.zeros(3, 2), torch.zeros(2)), "inside must have 1 axis"),
         (lambda: metrics.fpr95(torch.zeros(3), torch.tensor([math.nan])), "outside has 1 NaN"),
         (lambda: metrics.fpr95(torch.zeros(3), torch.zeros(3), recall=1.0), "strictly between"),
         (lambda: metrics.gaussian_nll(torch.zeros(3), 0.0, torch.zeros(3)), "without width"),

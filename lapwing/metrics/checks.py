@@ -22,7 +22,8 @@ def check_numbers(values: Values, name: str, *, dims: int | None = None) -> Tens
     if given.is_complex():
         raise ValueError(f"{name} must be real numbers, not {given.dtype}")
     if dims is not None and given.ndim != dims:
-        raise ValueError(f"{name} must have {dims} axes, not the shape {tuple(given.shape)}")
+        axes = "1 axis" if dims == 1 else f"{dims} axes"
+        raise ValueError(f"{name} must have {axes}, not the shape {tuple(given.shape)}")
     if given.numel() == 0:
         raise ValueError(f"{name} is empty (shape {tuple(given.shape)}): there is nothing to average")
     numbers = given.cpu().double().contiguous()
