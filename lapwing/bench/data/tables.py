@@ -1,0 +1,88 @@
+"""The data sets that scikit-learn bundles, and the UCI regressions with their standard and gap splits."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from sklearn import datasets
+from torch import Tensor
+
+from lapwing.bench.data.storage import find, read_npz
+from lapwing.bench.data.task import Task
+
+UCI = ("boston", "concrete", "energy", "kin8nm", "naval", "power", "protein", "wine", "yacht")
+UCI_BRINGS = (
+    "Put there an npz file with the arrays X (n, features), y (n,), std_test_mask and gap_test_mask (splits, n): the "
+    "sets and splits are those of github.com/cambridge-mlg/DUN; `make data` does not bring them."
+)
+
+
+def digits(*, seed: int = 0, test_share: float = 0.3) -> Task:
+    """1,797 handwritten digits of 8 × 8 pixels in [0, 1], split by the seed.
+
+    >>> digits().train[0].shape
+    torch.Size([1258, 1, 8, 8])
+    """
+    bunch = datasets.load_digits()
+    pictures = torch.tensor(bunch.images / 16, dtype=torch.float32)[:, None]
+    return _split("digits", pictures, torch.tensor(bunch.target), seed, test_share, tuple("0123456789"))
+
+
+def diabetes(*, seed: int = 0, test_share: float = 0.3) -> Task:
+    """442 patients, 10 features, the progression of the disease after a year (25 to 346), split by the seed.
+
+    >>> diabetes().test[1].shape
+    torch.Size([132, 1])
+    """
+    x, y = datasets.load_diabetes(return_X_y=True, scaled=False)
+    return _split("diabetes", torch.tensor(x), torch.tensor(y)[:, None], seed, test_share)
+
+
+def breast_cancer(*, seed: int = 0, test_share: float = 0.3) -> Task:
+    """569 tumours, 30 features of unequal scale (see Task.standardised), malignant or benign, split by the seed.
+
+    >>> breast_cancer().classes
+    ('malignant', 'benign')
+    """
+    bunch = datasets.load_breast_cancer()
+    classes = tuple(str(name) for name in bunch.target_names)
+    return _split("breast cancer", torch.tensor(bunch.data), torch.tensor(bunch.target), seed, test_share, classes)
+
+
+def uci(name: str, split: int = 0, *, gap: bool = False) -> Task:
+    """One UCI regression set in its own units (float64), by one of its authors' splits.
+
+    Standard splits hold out a random tenth. Gap splits sort by one feature and hold out the middle third, so that the
+    test lies between the training data (Foong et al. 2019): split k is feature k.
+    """
+    x, y, masks = _uci(name, gap)
+    if not 0 <= split < len(masks):
+        kind = "gap" if gap else "standard"
+        raise ValueError(f"{name} has the {kind} splits 0 to {len(masks) - 1}, not {split}")
+    mask = torch.tensor(masks[split])
+    inputs, targets = torch.tensor(x), torch.tensor(y).reshape(len(x), -1)
+    title = f"{name}-gap" if gap else name
+    return Task(title, (inputs[~mask], targets[~mask]), (inputs[mask], targets[mask]))
+
+
+def uci_splits(name: str, *, gap: bool = False) -> int:
+    """How many splits a set has: 20 standard ones as a rule (protein 5), and one gap split for each feature."""
+    return len(_uci(name, gap)[2])
+
+
+def _uci(name: str, gap: bool) -> tuple[np.ndarray, ...]:
+    if name not in UCI:
+        raise ValueError(f"no UCI set is called {name!r}; there are {', '.join(UCI)}")
+    path = find(f"uci/{name}.npz", what=f"the UCI set {name}", brings=UCI_BRINGS)
+    x, y, masks = read_npz(path, "X", "y", "gap_test_mask" if gap else "std_test_mask")
+    if x.ndim != 2 or len(y) != len(x) or masks.ndim != 2 or masks.shape[1] != len(x) or masks.dtype != bool:
+        raise ValueError(f"{path}: X {x.shape}, y {y.shape} and the masks {masks.shape} ({masks.dtype}) do not fit")
+    return x, y, masks
+
+
+def _split(name: str, x: Tensor, y: Tensor, seed: int, test_share: float, classes: tuple[str, ...] = ()) -> Task:
+    if not 0 < test_share < 1:
+        raise ValueError(f"test_share lies strictly between 0 and 1, not {test_share}")
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
+    cut = int(len(x) * test_share)
+    return Task(name, (x[order[cut:]], y[order[cut:]]), (x[order[:cut]], y[order[:cut]]), classes)

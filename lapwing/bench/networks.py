@@ -1,0 +1,213 @@
+"""Networks for benchmarks and demonstrations; all take pictures in [0, 1] (or rows) and return logits (or means).
+
+Weights come from the seed and leave the global random state alone. They are made in train mode, as torch does: train
+them, then call eval().
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pickle import UnpicklingError
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from lapwing.bench.data.storage import find
+
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+CHECKPOINT = "checkpoints/resnet20_cifar10_akamaster.pt"
+Network = TypeVar("Network", bound=nn.Module)
+
+
+def seeded(make: Callable[[], Network], seed: int) -> Network:
+    """What `make` returns when torch's own initialisation starts from this seed; the global state stays as it was.
+
+    >>> torch.equal(seeded(lambda: nn.Linear(3, 2), 1).weight, seeded(lambda: nn.Linear(3, 2), 1).weight)
+    True
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return make()
+
+
+def mlp(sizes: Sequence[int], *, activation: Callable[[], nn.Module] = nn.Tanh, seed: int = 0) -> nn.Sequential:
+    """Linear layers from sizes[0] inputs to sizes[-1] outputs with activations in between; pictures are flattened.
+
+    >>> mlp([4, 50, 2])(torch.zeros(3, 4)).shape
+    torch.Size([3, 2])
+    """
+    if len(sizes) < 2:
+        raise ValueError(f"a network needs the sizes of its inputs and outputs at least, not {list(sizes)}")
+
+    def make() -> nn.Sequential:
+        layers: list[nn.Module] = [nn.Flatten()]
+        for inputs, outputs in pairwise(sizes):
+            layers += [nn.Linear(inputs, outputs), activation()]
+        return nn.Sequential(*layers[:-1])
+
+    return seeded(make, seed)
+
+
+def lenet(classes: int = 10, *, channels: int = 1, size: int = 28, seed: int = 0) -> nn.Sequential:
+    """LeNet-5 with ReLU and max pooling for square pictures: 61,706 weights for MNIST.
+
+    >>> lenet()(torch.zeros(2, 1, 28, 28)).shape
+    torch.Size([2, 10])
+    """
+    side = (size // 2 - 4) // 2  # the first convolution is padded, the second is not
+    if side < 1:
+        raise ValueError(f"pictures of {size} × {size} are too small for LeNet: 12 × 12 at least")
+
+    def make() -> nn.Sequential:
+        convolutions = (
+            *(nn.Conv2d(channels, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
+        )
+        head = nn.Linear(16 * side**2, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, classes)
+        return nn.Sequential(*convolutions, *head)
+
+    return seeded(make, seed)
+
+
+def batchnorm_cnn(classes: int = 10, *, channels: int = 1, width: int = 16, seed: int = 0) -> nn.Sequential:
+    """Three convolutions with BatchNorm and a linear head on the mean over pixels, for pictures of any size from 4 × 4.
+
+    >>> batchnorm_cnn()(torch.zeros(2, 1, 8, 8)).shape
+    torch.Size([2, 10])
+    """
+
+    def block(inputs: int, outputs: int, stride: int) -> tuple[nn.Module, ...]:
+        return nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()
+
+    def make() -> nn.Sequential:
+        blocks = (*block(channels, width, 1), *block(width, 2 * width, 2), *block(2 * width, 2 * width, 2))
+        return nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2 * width, classes))
+
+    return seeded(make, seed)
+
+
+class Attention(nn.Module):
+    """A pre-norm Transformer block; plain operations, so that forward and reverse mode both differentiate it."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        if width % heads:
+            raise ValueError(f"a width of {width} cannot be shared by {heads} heads")
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.rise, self.fall = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Tokens in, tokens out: (n, tokens, width)."""
+        x = x + self.out(self.mix(self.qkv(self.norm1(x))))
+        return x + self.fall(functional.gelu(self.rise(self.norm2(x))))
+
+    def mix(self, projected: Tensor) -> Tensor:
+        """Each token's values, averaged with weights softmax(queries · keys / √(width of a head))."""
+        q, k, v = projected.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)  # (n, heads, tokens, width)
+        weights = (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1)
+        return (weights @ v).transpose(1, 2).flatten(-2)
+
+
+class Transformer(nn.Module):
+    """A small vision Transformer: patches with learned positions, blocks, a linear head on their mean."""
+
+    def __init__(self, classes: int, channels: int, size: int, patch: int, width: int, heads: int, layers: int) -> None:
+        super().__init__()
+        if size % patch:
+            raise ValueError(f"pictures of {size} × {size} cannot be cut into patches of {patch} × {patch}")
+        self.embed = nn.Conv2d(channels, width, patch, patch)
+        self.positions = nn.Parameter(0.02 * torch.randn((size // patch) ** 2, width))
+        self.blocks = nn.Sequential(*(Attention(width, heads) for _ in range(layers)))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits: (n, classes)."""
+        tokens = self.embed(x).flatten(2).mT + self.positions
+        return self.head(self.norm(self.blocks(tokens)).mean(1))
+
+
+def transformer(
+    classes: int = 10, *, channels: int = 1, size: int = 28, patch: int = 7, layers: int = 2, seed: int = 0
+) -> Transformer:
+    """A Transformer of width 64 with 4 heads for square pictures.
+
+    >>> transformer()(torch.zeros(2, 1, 28, 28)).shape
+    torch.Size([2, 10])
+    """
+    return seeded(lambda: Transformer(classes, channels, size, patch, 64, 4, layers), seed)
+
+
+class Residual(nn.Module):
+    """Two convolutions and a shortcut without weights: every second pixel, new channels zero (option A)."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outputs)
+        self.stride, self.extra = stride, (outputs - inputs) // 2
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, inputs, h, w) to (n, outputs, h / stride, w / stride)."""
+        inner = self.bn2(self.conv2(functional.relu(self.bn1(self.conv1(x)))))
+        if self.extra or self.stride > 1:
+            x = functional.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, self.extra, self.extra))
+        return functional.relu(inner + x)
+
+
+class ResNet20(nn.Module):
+    """The ResNet-20 of He et al. (2016, §4.2) for CIFAR-10, 269,722 weights; normalises its pictures itself.
+
+    Parameter names are those of the widespread checkpoints: conv1, bn1, layer1 to layer3, linear.
+    """
+
+    pixel_mean: Tensor
+    pixel_std: Tensor
+
+    def __init__(self, classes: int = 10) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16)
+        self.layer1 = nn.Sequential(*(Residual(16, 16, 1) for _ in range(3)))
+        self.layer2 = nn.Sequential(Residual(16, 32, 2), Residual(32, 32, 1), Residual(32, 32, 1))
+        self.layer3 = nn.Sequential(Residual(32, 64, 2), Residual(64, 64, 1), Residual(64, 64, 1))
+        self.linear = nn.Linear(64, classes)
+        self.register_buffer("pixel_mean", torch.tensor(IMAGENET_MEAN).reshape(3, 1, 1), persistent=False)
+        self.register_buffer("pixel_std", torch.tensor(IMAGENET_STD).reshape(3, 1, 1), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits of pictures in [0, 1]: (n, 3, h, w) to (n, classes)."""
+        x = (x - self.pixel_mean) / self.pixel_std
+        x = functional.relu(self.bn1(self.conv1(x)))
+        return self.linear(self.layer3(self.layer2(self.layer1(x))).mean((2, 3)))
+
+
+def resnet20(classes: int = 10, *, seed: int = 0) -> ResNet20:
+    """An untrained ResNet-20.
+
+    >>> sum(p.numel() for p in resnet20().parameters())
+    269722
+    """
+    return seeded(lambda: ResNet20(classes), seed)
+
+
+def trained_resnet20() -> ResNet20:
+    """A ResNet-20 that someone else trained on CIFAR-10 (akamaster/pytorch_resnet_cifar10), in eval mode."""
+    path = find(
+        CHECKPOINT,
+        what="the trained ResNet-20",
+        brings="Put there the state dict (tensors only) of resnet20 from github.com/akamaster/pytorch_resnet_cifar10; "
+        "`make data` does not bring it.",
+    )
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except (UnpicklingError, RuntimeError, EOFError) as error:
+        raise ValueError(f"{path} is damaged or holds more than tensors: {error}") from error
+    network = resnet20()
+    network.load_state_dict(state)
+    return network.eval()

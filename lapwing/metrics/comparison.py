@@ -1,0 +1,88 @@
+"""Which of two is better, and by more than chance? What is gained by answering only where one is sure?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf, nan, sqrt
+from typing import final
+
+import torch
+from torch import Tensor
+
+from lapwing.metrics.checks import Values, check_count, check_finite, check_same_shape
+
+
+@final
+@dataclass(frozen=True)
+class Difference:
+    """A mean difference and its standard error.
+
+    >>> Difference(0.004, 0.007)
+    +0.004 ± 0.007
+    """
+
+    mean: float
+    standard_error: float
+
+    @property
+    def z(self) -> float:
+        """The difference in standard errors; beyond ± 2 it is hardly chance."""
+        if self.standard_error > 0:
+            return self.mean / self.standard_error
+        return nan if self.mean == 0 else inf if self.mean > 0 else -inf
+
+    def __repr__(self) -> str:
+        return f"{self.mean:+.4g} ± {self.standard_error:.2g}"
+
+
+def paired(first: Values, second: Values) -> Difference:
+    """The mean of first − second over the same data (or splits, or seeds), with the standard error of that mean.
+
+    Losses of two methods on one test set rise and fall together, so this error is far below that of either mean. It
+    takes the pairs to be independent: not so for overlapping splits of one data set, where it is too small.
+
+    >>> paired(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0.5, 1.0, 3.0]))
+    +0.5 ± 0.29
+    """
+    one, other = check_finite(first, "first", dims=1), check_finite(second, "second", dims=1)
+    check_same_shape(one, other, "first and second")
+    check_count(len(one), "the number of pairs", 2)
+    differences = one - other
+    return Difference(float(differences.mean()), float(differences.std()) / sqrt(len(one)))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class RiskCoverage:
+    """The mean loss of the data one is surest of, for every share of them that is answered."""
+
+    coverage: Tensor  # (n,): 1/n, 2/n, …, 1
+    risk: Tensor  # (n,)
+
+    @property
+    def area(self) -> float:
+        """The mean risk over all coverages (AURC; Geifman & El-Yaniv 2017): lower is better."""
+        return float(self.risk.mean())
+
+    def at(self, share: float) -> float:
+        """The risk where at least this share of the data is answered."""
+        if not 0 < share <= 1:
+            raise ValueError(f"a share of the data lies in (0, 1], not {share}")
+        return float(self.risk[int(torch.searchsorted(self.coverage, share - 1e-12))])
+
+
+def risk_coverage(uncertainty: Values, losses: Values) -> RiskCoverage:
+    """The curve of selective risk: answer the least uncertain first, lose `losses` (such as 1 − correct, or an NLL).
+
+    Data of equal uncertainty come in no order: each takes the mean loss of its equals.
+
+    >>> curve = risk_coverage(torch.tensor([0.1, 0.9, 0.5]), torch.tensor([0.0, 1.0, 0.0]))
+    >>> curve.risk.tolist(), round(curve.area, 4)
+    ([0.0, 0.0, 0.3333333333333333], 0.1111)
+    """
+    unsure, loss = check_finite(uncertainty, "uncertainty", dims=1), check_finite(losses, "losses", dims=1)
+    check_same_shape(unsure, loss, "uncertainty and losses")
+    _, rank_of, counts = unsure.unique(return_inverse=True, return_counts=True)
+    means = torch.zeros(len(counts), dtype=torch.float64).index_add(0, rank_of, loss) / counts
+    answered = torch.arange(1, len(loss) + 1).double()
+    return RiskCoverage(answered / len(loss), means.repeat_interleave(counts).cumsum(0) / answered)

@@ -1,0 +1,82 @@
+"""How well a score tells two sets apart: `inside` holds the scores of familiar inputs, `outside` those of foreign ones.
+
+High scores mean foreign: entropy, mutual information, minus the largest probability, novelty. For finding mistakes
+rather than foreign inputs, split the scores by whether the prediction was right.
+"""
+
+from __future__ import annotations
+
+from math import ceil, sqrt
+
+import torch
+from torch import Tensor
+
+from lapwing.metrics.checks import Values, check_count, check_level, check_numbers
+
+
+def auroc(inside: Values, outside: Values) -> float:
+    """The chance that a foreign input scores above a familiar one, ties counting half; 0.5 is guessing.
+
+    >>> auroc(torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0.2, 0.9]))
+    0.75
+    """
+    return float(_placements(*_scores(inside, outside)).mean())
+
+
+def auroc_error(inside: Values, outside: Values) -> float:
+    """The standard error of auroc over both sets (DeLong, DeLong & Clarke-Pearson 1988).
+
+    >>> round(auroc_error(torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0.2, 0.9])), 4)
+    0.2887
+    """
+    familiar, foreign = _scores(inside, outside)
+    check_count(min(len(familiar), len(foreign)), "the number of scores on each side", 2)
+    of_foreign, of_familiar = _placements(familiar, foreign), _placements(-foreign, -familiar)
+    return sqrt(float(of_foreign.var()) / len(foreign) + float(of_familiar.var()) / len(familiar))
+
+
+def aupr(inside: Values, outside: Values) -> float:
+    """Average precision in finding the foreign inputs: Σ_t (recall_t − recall_{t−1}) precision_t, not interpolated.
+
+    Guessing gives the share of foreign inputs, so compare it only between sets of the same sizes.
+
+    >>> round(aupr(torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0.2, 0.9])), 4)
+    0.75
+    """
+    familiar, foreign = _scores(inside, outside)
+    thresholds = foreign.unique()
+    caught, alarms = _above(foreign, thresholds), _above(familiar, thresholds)
+    recall = torch.cat([caught, caught.new_zeros(1)]) / len(foreign)
+    return float(((recall[:-1] - recall[1:]) * caught / (caught + alarms)).sum())
+
+
+def fpr95(inside: Values, outside: Values, *, recall: float = 0.95) -> float:
+    """The share of familiar inputs flagged at the highest threshold that flags 95 % (`recall`) of the foreign ones.
+
+    Some authors count the other way, the share of foreign inputs that pass where 95 % of the familiar ones do: that is
+    fpr95(-outside, -inside).
+
+    >>> round(fpr95(torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0.2, 0.9])), 4)
+    0.6667
+    """
+    check_level(recall)
+    familiar, foreign = _scores(inside, outside)
+    needed = ceil(round(recall * len(foreign), 9))  # 0.95 · 20 is 19, whatever its last bit
+    threshold = foreign.sort(descending=True).values[needed - 1]
+    return float((familiar >= threshold).double().mean())
+
+
+def _scores(inside: Values, outside: Values) -> tuple[Tensor, Tensor]:
+    return check_numbers(inside, "inside", dims=1), check_numbers(outside, "outside", dims=1)
+
+
+def _placements(familiar: Tensor, foreign: Tensor) -> Tensor:
+    """For each foreign score, the share of familiar ones below it, ties counting half: (foreign,)."""
+    ordered = familiar.sort().values
+    below, up_to = (torch.searchsorted(ordered, foreign, right=right) for right in (False, True))
+    return (below + up_to).double() / (2 * len(ordered))
+
+
+def _above(scores: Tensor, thresholds: Tensor) -> Tensor:
+    """How many scores reach each threshold."""
+    return (len(scores) - torch.searchsorted(scores.sort().values, thresholds)).double()
