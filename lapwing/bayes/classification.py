@@ -201,6 +201,7 @@ def mode(
     that tightens with the gap. `tol` bounds the gap to the minimum, in nats; steps that no longer close it end in the
     round-off of the loss.
 
+    >>> from lapwing import Bernoulli
     >>> from lapwing.linalg.operators import Dense
     >>> x, y = torch.tensor([[1.0], [2.0], [-1.0]]).double(), torch.tensor([1.0, 1.0, 0.0])
     >>> found = mode(Loss(Dense(x), Bernoulli(), y, torch.ones(3)))

@@ -152,7 +152,7 @@ def test_coefficient_draws_have_the_posterior_covariance():
     model = BayesianRidge().fit(X, Y)
     draws = torch.from_numpy(model.sample(20_000) - model.coef_).mT
     check_covariance(draws, torch.from_numpy(model.sigma_))
-    assert np.array_equal(model.sample(3), model.sample(5)[:3])
+    np.testing.assert_allclose(model.sample(3), model.sample(5)[:3], rtol=1e-11, atol=1e-11)  # round-off alone differs
     assert not np.array_equal(model.sample(3), model.sample(3, seed=1))
 
 
