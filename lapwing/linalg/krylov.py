@@ -18,7 +18,7 @@ from torch import Tensor
 
 from lapwing.linalg.estimators import Estimate
 from lapwing.linalg.memory import available_bytes
-from lapwing.linalg.operators import LinearOperator
+from lapwing.linalg.operators import LinearOperator, check_product
 from lapwing.linalg.progress import Report, reporter
 
 ROUNDOFF = 2  # what is smaller than this many eps · ‖M‖ is taken for round-off
@@ -382,14 +382,7 @@ def _estimate(space: Space, function: Callable[[Tensor], Tensor]) -> Estimate:
 def _product(operator: LinearOperator, x: Tensor) -> Tensor:
     if x.shape[1] == 0:
         return x.new_zeros(operator.shape[0], 0)
-    y = operator.matmat(x.to(operator.like))
-    finite = torch.isfinite(y.sum(0))
-    if not finite.all():
-        raise ValueError(
-            f"the product of {type(operator).__name__} of shape {operator.shape} with a finite block is not finite in "
-            f"{int((~finite).sum())} of {len(finite)} columns: look for missing or infinite values, or overflow"
-        )
-    return y
+    return check_product(operator, x, operator.matmat(x.to(operator.like)))
 
 
 def _ratio(alpha: float, beta: float) -> float:
