@@ -17,7 +17,17 @@ from lapwing.bayes.methods import CG, SGD, Exact, Krylov, Method
 from lapwing.bayes.noise import PRIOR, Noise
 from lapwing.bayes.posterior import Posterior, assemble
 from lapwing.bayes.priors import DiagonalPrior, GPrior, Prior
-from lapwing.bayes.statistics import Ritz, Statistics, from_space, known_trace, shared_space, summarise, whitened_data
+from lapwing.bayes.statistics import (
+    Ritz,
+    Statistics,
+    from_space,
+    known_trace,
+    row_weights,
+    shared_space,
+    summarise,
+    totals,
+    whitened_data,
+)
 from lapwing.linalg import krylov
 from lapwing.linalg.memory import available_bytes
 from lapwing.linalg.operators import check_adjoint
@@ -79,8 +89,7 @@ def infer(
     if model.likelihood.noise_std is None and not bool((model.targets != 0).any()):
         raise ValueError("every target is zero, so the noise cannot be tuned: give Gaussian(noise_std=…)")
     choice, started = prior or GPrior(), time.perf_counter()
-    weights = model.row_counts * model.likelihood.row_precision(model.targets)
-    resolved = choice.on(model.features, weights, model.blocks)
+    resolved = choice.on(model.features, row_weights(model), model.blocks)
     task = _Task(model, resolved, choice, Noise(seed), draws, reporter(progress))
     chosen, why = _choose(task, method)
     if not isinstance(chosen, Exact):  # products are all that is known, so the two must belong together
@@ -143,13 +152,12 @@ def _exact(task: _Task, method: Exact, why: str) -> _Solved:
 
 def _krylov(task: _Task, method: Krylov, why: str) -> _Solved:
     """By one shared Krylov space, large enough for the precisions that it is tuned to."""
-    likelihood, counts = task.model.likelihood, task.model.row_counts
+    likelihood, count, log_weight = task.model.likelihood, *totals(task.model)
     scaled, targets, normals = whitened_data(task.model, task.prior, task.noise, task.draws)
     prior_noise = replace(task.noise, stream=PRIOR).rows(0, len(task.prior.scale), task.draws)
-    log_weight = float(0.5 * (counts * likelihood.row_precision(task.model.targets).log()).sum())
 
     def tuned(ritz: Ritz) -> tuple[Statistics, Optimum]:
-        statistics = from_space(ritz.space, ritz, count=float(counts.sum()), log_weight=log_weight)
+        statistics = from_space(ritz.space, ritz, count=count, log_weight=log_weight)
         return statistics, tune((statistics,), task.prior, task.choice, likelihood)
 
     def settings(ritz: Ritz) -> list[tuple[float, float]]:

@@ -12,7 +12,7 @@ from typing import final
 import torch
 from torch import Generator, Tensor
 
-from lapwing.linalg.operators import Dense, Diagonal, LinearOperator, Product, Scaled, Sparse
+from lapwing.linalg.operators import Dense, Diagonal, LinearOperator, Product, Rows, Scaled, Sparse, over_parts
 from lapwing.linalg.solvers import Solution
 
 POWER_STEPS = 10
@@ -29,7 +29,7 @@ class Objective:
     """
 
     features: LinearOperator  # G, (n, d)
-    targets: Tensor  # ξ, (n, k)
+    targets: Tensor | Rows  # ξ, (n, k); rows made when needed serve where batches are consecutive rows
     anchors: Tensor  # θ, (d, k)
     precision: float  # α
     fraction: float = 1.0  # c
@@ -51,26 +51,44 @@ class Objective:
         """GᵀG + αI and Gᵀξ + αθ, whose solution is the minimiser."""
         ridge = torch.full_like(self.anchors[:, 0], self.precision)
         operator = self.features.T @ self.features + Diagonal(ridge)
-        return operator, self.features.rmatmat(self.targets) + self.precision * self.anchors
+        return operator, self._adjoint_targets() + self.precision * self.anchors
 
     def pull(self) -> Tensor:  # (d, k)
         """αθ + (1 − c) Gᵀξ: what the gradient subtracts outside the fit term; one product unless c = 1."""
         pull = self.precision * self.anchors
-        return pull if self.fraction == 1 else pull + (1 - self.fraction) * self.features.rmatmat(self.targets)
+        return pull if self.fraction == 1 else pull + (1 - self.fraction) * self._adjoint_targets()
 
     def gradient(self, z: Tensor) -> Tensor:  # (d, k)
         """The gradient at z, the same for every fraction up to round-off."""
-        every = torch.arange(len(self.targets), device=self.targets.device)
+        every = torch.arange(self.features.shape[0], device=self.anchors.device)
         return self.fit_gradient(z, every, self.features) + self.precision * z - self.pull()
 
     def fit_gradient(self, z: Tensor, rows: Tensor, features: LinearOperator) -> Tensor:  # (d, k)
         """The part of the gradient that comes from some rows, `features` being those rows of G."""
-        return features.rmatmat(features.matmat(z) - self.fraction * self.targets[rows])
+        fitted = features.matmat(z)
+        return features.rmatmat(fitted if self.fraction == 0 else fitted - self.fraction * self._target_rows(rows))
 
     def bound(self) -> float:
         """A number that the norm of the minimiser cannot exceed: its objective is no larger than that of z = 0."""
-        fit, anchor = float(self.targets.norm()), float(self.anchors.norm())
+        fit = float(over_parts(self.features, lambda a, b, _: self.between(a, b).square().sum()).sqrt())
+        anchor = float(self.anchors.norm())
         return anchor + hypot(fit / self.precision**0.5, anchor)
+
+    def _adjoint_targets(self) -> Tensor:  # (d, k)
+        return over_parts(self.features, lambda a, b, part: part.rmatmat(self.between(a, b)))
+
+    def _target_rows(self, rows: Tensor) -> Tensor:
+        if isinstance(self.targets, Tensor):
+            return self.targets[rows]
+        if len(rows) != int(rows[-1]) + 1 - int(rows[0]):
+            raise ValueError("targets that are made when needed serve consecutive rows only: pass a tensor")
+        return self.between(int(rows[0]), int(rows[-1]) + 1)
+
+    def between(self, start: int, stop: int) -> Tensor:  # (stop - start, k)
+        """Rows of the targets."""
+        targets = self.targets
+        rows = targets[start:stop] if isinstance(targets, Tensor) else targets.rows(start, stop)
+        return rows.to(self.anchors)
 
 
 def best_fraction(weights: Tensor, leverages: Tensor) -> float:
@@ -88,7 +106,7 @@ def best_fraction(weights: Tensor, leverages: Tensor) -> float:
 
 def gradient_moments(objective: Objective, z: Tensor) -> Tensor:  # (k,)
     """Σ_i ‖g_i‖², the squared gradients of the rows' fit terms at z, summed: two passes."""
-    residual = objective.features.matmat(z) - objective.fraction * objective.targets
+    residual = objective.features.matmat(z) - objective.fraction * objective.between(0, objective.features.shape[0])
     return objective.features.row_squares() @ residual.square()
 
 
@@ -97,7 +115,7 @@ def gradient_variances(objective: Objective, z: Tensor, batch_size: int) -> Tens
     n = objective.features.shape[0]
     if not 1 <= batch_size <= n:
         raise ValueError(f"batch_size is {batch_size}, expected a number of rows from 1 to {n}")
-    residual = objective.features.matmat(z) - objective.fraction * objective.targets
+    residual = objective.features.matmat(z) - objective.fraction * objective.between(0, objective.features.shape[0])
     total = objective.features.rmatmat(residual).square().sum(0)
     return (n - batch_size) / (batch_size * max(1, n - 1)) * (n * gradient_moments(objective, z) - total)
 
@@ -182,7 +200,7 @@ class DualDescent:
         """The minimiser; `steps` minibatches and some three whole passes."""
         batches, alpha = Minibatches(objective.features, self.batch_size, self.momentum), objective.precision
         length = self.step_length or self._length(batches, alpha, generator)
-        b = objective.targets - objective.features.matmat(objective.anchors)
+        b = objective.between(0, objective.features.shape[0]) - objective.features.matmat(objective.anchors)
         a, velocity, average = (torch.zeros_like(b) for _ in range(3))
         primal, primal_velocity = (torch.zeros_like(objective.anchors) for _ in range(2))  # Gᵀ times a, velocity
         limit, weight = 10 * float(b.norm()), _averaging(self.averaging, self.steps)
@@ -234,10 +252,10 @@ class Minibatches:
     def stream(self, generator: Generator) -> Iterator[tuple[Tensor, LinearOperator]]:
         """Row numbers and those rows, without end."""
         n, device = self.features.shape[0], self.features.like.device
-        scattered = _selected(self.features, torch.zeros(1, dtype=torch.long, device=device)) is not None
+        drawn_singly = scattered(self.features)
         rows = torch.arange(n, device=device)
         while True:
-            if scattered:
+            if drawn_singly:
                 rows = torch.randperm(n, generator=generator, device=generator.device).to(device)
             batches = rows.tensor_split(self.count)
             order = torch.randperm(self.count, generator=generator, device=generator.device).tolist()
@@ -277,6 +295,11 @@ class Minibatches:
     def _restricted(self, rows: Tensor) -> LinearOperator:
         chosen = _selected(self.features, rows)
         return chosen if chosen is not None else Dense(self.features.rows(int(rows[0]), int(rows[-1]) + 1))
+
+
+def scattered(operator: LinearOperator) -> bool:
+    """Whether batches of an operator are rows drawn one by one, its parts being stored; else they are consecutive."""
+    return _selected(operator, torch.zeros(1, dtype=torch.long, device=operator.like.device)) is not None
 
 
 def _selected(operator: LinearOperator, rows: Tensor) -> LinearOperator | None:

@@ -79,7 +79,7 @@ class Stacked(LinearOperator):
         return self._between(0, self.shape[0])
 
     def matmat(self, x: Tensor) -> Tensor:
-        return torch.cat([part.matmat(x) for _, part in self.parts()])
+        return self._filled(x.shape[1], lambda part: part.matmat(x))
 
     def rmatmat(self, y: Tensor) -> Tensor:
         return over_parts(self, lambda start, stop, part: part.rmatmat(y[start:stop]))
@@ -92,7 +92,14 @@ class Stacked(LinearOperator):
         return torch.cat(blocks) if len(blocks) > 1 else blocks[0]
 
     def columns(self, start: int, stop: int) -> Tensor:
-        return torch.cat([part.columns(start, stop) for _, part in self.parts()])
+        return self._filled(stop - start, lambda part: part.columns(start, stop))
+
+    def _filled(self, columns: int, of_part: Callable[[LinearOperator], Tensor]) -> Tensor:
+        """Into one tensor made beforehand: small results kept between large blocks would break up the heap."""
+        product = torch.empty(self.shape[0], columns, dtype=self.like.dtype, device=self.like.device)
+        for start, part in self.parts():
+            product[start : start + part.shape[0]] = of_part(part)
+        return product
 
     def _between(self, start: int, stop: int) -> Iterator[tuple[int, LinearOperator]]:
         """The batches that hold any of these rows."""

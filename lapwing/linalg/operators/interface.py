@@ -63,8 +63,12 @@ class LinearOperator(ABC):
 
     def row_squares(self, weights: Tensor | None = None) -> Tensor:  # (n,)
         """The squared norm of every row, Σ_j w_j a_ij²."""
-        blocks = (rows.square() for rows in row_blocks(self))
-        return torch.cat([block.sum(1) if weights is None else block @ weights.to(block) for block in blocks])
+        total, start = torch.empty(self.shape[0], dtype=self.like.dtype, device=self.like.device), 0
+        for rows in row_blocks(self):  # into one tensor: small ones kept between large blocks break up the heap
+            block = rows.square()
+            total[start : start + len(rows)] = block.sum(1) if weights is None else block @ weights.to(block)
+            start += len(rows)
+        return total
 
     def column_squares(self, weights: Tensor | None = None) -> Tensor:  # (d,)
         """The squared norm of every column, Σ_i w_i a_ij²."""

@@ -79,11 +79,19 @@ def check_adjoint(operator: LinearOperator, *, generator: Generator, tolerance: 
     True
     """
     n, d = operator.shape
-    x, y = (torch.randn(size, 2, generator=generator, dtype=torch.float64) for size in (d, n))
-    x, y = x.to(operator.like), y.to(operator.like)
-    forward, backward = operator @ x, operator.T @ y
-    size = (forward.norm(dim=0) * y.norm(dim=0)).max() + (backward.norm(dim=0) * x.norm(dim=0)).max()
-    mismatch = float(((forward * y).sum(0) - (backward * x).sum(0)).abs().max() / size.clamp_min(1e-300))
+
+    def normal(size: int) -> Tensor:
+        return torch.randn(size, 2, generator=generator, dtype=torch.float64).to(operator.like)
+
+    def products(_start: int, _stop: int, part: LinearOperator) -> Tensor:  # ⟨Ax, y⟩, ‖Ax‖², ‖y‖², then Aᵀy
+        forward, y = part.matmat(x), normal(part.shape[0])
+        sums = torch.stack([(forward * y).sum(0), forward.square().sum(0), y.square().sum(0)])
+        return torch.cat([sums, part.rmatmat(y)])
+
+    x = normal(d)
+    (inner, forward, y), backward = (both := over_parts(operator, products))[:3], both[3:]
+    size = (forward * y).sqrt().max() + (backward.norm(dim=0) * x.norm(dim=0)).max()
+    mismatch = float((inner - (backward * x).sum(0)).abs().max() / size.clamp_min(1e-300))
     limit = tolerance or 10 * torch.finfo(operator.like.dtype).eps * max(n, d) ** 0.5
     if not mismatch <= limit:
         raise ValueError(
