@@ -28,8 +28,8 @@ from lapwing.bayes.statistics import (
     totals,
     whitened_data,
 )
-from lapwing.linalg import krylov
-from lapwing.linalg.memory import available_bytes
+from lapwing.linalg import krylov, stochastic
+from lapwing.linalg.memory import available_bytes, check_memory, readable
 from lapwing.linalg.operators import check_adjoint
 from lapwing.linalg.progress import Report, reporter
 from lapwing.linalg.spectral import Side
@@ -92,23 +92,31 @@ def infer(
     resolved = choice.on(model.features, row_weights(model), model.blocks)
     task = _Task(model, resolved, choice, Noise(seed), draws, reporter(progress))
     chosen, why = _choose(task, method)
-    if not isinstance(chosen, Exact):  # products are all that is known, so the two must belong together
-        check_adjoint(model.features, generator=torch.Generator().manual_seed(0))
-    match chosen:
-        case Exact():
-            solved = _exact(task, chosen, why)
-        case Krylov():
-            solved = _krylov(task, chosen, why)
-            if method is None and solved.diagnostics["limited_by"] == "memory":
-                solved = _iterative(task, CG(), "the basis of a Krylov space would not fit into memory")
-        case CG() | SGD():
-            solved = _iterative(task, chosen, why)
-    task.report("")
+    try:
+        solved = _solve(task, chosen, why, asked=method is not None)
+    finally:  # neither an error nor Ctrl-C leaves a half-written line behind
+        task.report("")
     at, tuned_by = solved.optimum.at, "evidence" if choice.tuned else "given"
     posterior = assemble(solved, replace(resolved, precision=at.prior), at.noise, tuned_by=tuned_by)
     posterior.diagnostics["residuals"] = posterior.residuals().tolist()
     posterior.diagnostics["seconds"] = time.perf_counter() - started
     return posterior.tune(validation) if validation is not None else posterior
+
+
+def _solve(task: _Task, method: Method, why: str, *, asked: bool) -> _Solved:
+    """What the method finds; conjugate gradients where a basis does not fit and nobody asked for it."""
+    if not isinstance(method, Exact):  # products are all that is known, so the two must belong together
+        check_adjoint(task.model.features, generator=torch.Generator().manual_seed(0))
+    match method:
+        case Exact():
+            return _exact(task, method, why)
+        case Krylov():
+            solved = _krylov(task, method, why)
+            if not asked and solved.diagnostics["limited_by"] == "memory":
+                return _iterative(task, CG(), "the basis of a Krylov space would not fit into memory")
+            return solved
+        case CG() | SGD():
+            return _iterative(task, method, why)
 
 
 def _choose(task: _Task, method: Method | None) -> tuple[Method, str]:
@@ -125,8 +133,27 @@ def _choose(task: _Task, method: Method | None) -> tuple[Method, str]:
         return method, "as asked"
     sizes = f"{d:,} weights, {rows:,} observed outputs"
     if method is None and min(rows, d) > EXACT_SIZE and task.draws:
-        return (CG(), f"{sizes}, several precisions") if several else (Krylov(), f"{sizes}: both sides are large")
+        return _matrix_free(task, sizes, several)
     return Exact("primal" if d <= rows else "dual"), sizes
+
+
+def _matrix_free(task: _Task, sizes: str, several: bool) -> tuple[Method, str]:
+    """Krylov for one precision and one noise, CG for several, SGD where not even the columns of CG fit into memory.
+
+    Half of what is free may be used. Time is not judged: stochastic gradients make twenty passes or more themselves,
+    so they save memory, never passes; and they are no choice where a batch of rows costs a product with all of them.
+    """
+    features, free = task.model.features, available_bytes()
+    by_cg, by_sgd = iterative.needed_bytes(features, task.draws)
+    fits, advice = by_cg <= free / 2, "ask for fewer draws, or give features in batches (Stacked)"
+    if fits or not stochastic.reads_rows(features):
+        check_memory(by_cg, f"a posterior by conjugate gradients ({sizes}, {task.draws} draws)", advice)
+        return (CG(), f"{sizes}, several precisions") if several else (Krylov(), f"{sizes}: both sides are large")
+    check_memory(by_sgd, f"a posterior by stochastic gradients ({sizes}, {task.draws} draws)", advice)
+    return SGD(), (
+        f"{sizes}: of {readable(free)} free, whole passes would take {readable(by_cg)} with conjugate gradients and "
+        f"more with a Krylov space, minibatches take {readable(by_sgd)}"
+    )
 
 
 def _exact(task: _Task, method: Exact, why: str) -> _Solved:
@@ -184,7 +211,7 @@ def _iterative(task: _Task, method: CG | SGD, why: str) -> _Solved:
     tune_prior, tune_noise = task.choice.tuned, likelihood.noise_std is None
     start = Precisions(task.prior.precision, torch.ones_like(sampler.counts))
     if tune_prior or tune_noise:
-        begin, sampler = _tied(task, sampler)
+        begin, sampler = _tied(task, sampler) if _fits(sampler) else (iterative.scale_aware_start(sampler), sampler)
         prior = torch.full((groups,), float(begin.prior), dtype=torch.float64) if tune_prior else start.prior
         noise = torch.full_like(sampler.counts, float(begin.noise)) if tune_noise else start.noise
         start = Precisions(prior, noise)
@@ -192,6 +219,12 @@ def _iterative(task: _Task, method: CG | SGD, why: str) -> _Solved:
         sampler, task.prior, start, tune_prior=tune_prior, tune_noise=tune_noise, report=task.report
     )
     return _solved(task, sampler, optimum, {"method": repr(method), "why": why, "converged": optimum.converged})
+
+
+def _fits(sampler: Sampler) -> bool:
+    """Whether three steps of a Krylov space, columns that CG and SGD do without, would fit into memory."""
+    rows, d = sampler.features.shape
+    return 8.0 * (2 * sampler.draws + 1) * (6 * min(rows, d) + 2 * d) <= available_bytes() / 2
 
 
 def _tied(task: _Task, sampler: Sampler) -> tuple[Precisions, Sampler]:

@@ -302,6 +302,18 @@ def scattered(operator: LinearOperator) -> bool:
     return _selected(operator, torch.zeros(1, dtype=torch.long, device=operator.like.device)) is not None
 
 
+def reads_rows(operator: LinearOperator) -> bool:
+    """Whether a batch of rows can be had for less than a product with all of them."""
+    match operator:
+        case Product(Diagonal(), right):
+            return reads_rows(right)
+        case Product(left, _):
+            return reads_rows(left)
+        case Scaled(inner, _):
+            return reads_rows(inner)
+    return type(operator).rows is not LinearOperator.rows
+
+
 def _selected(operator: LinearOperator, rows: Tensor) -> LinearOperator | None:
     """Scattered rows of an operator whose parts are stored, None for others."""
     match operator:

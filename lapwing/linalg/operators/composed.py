@@ -145,10 +145,10 @@ class _Batch(LinearOperator):
         return self._checked(y, self.inner.rmatmat(y))
 
     def rows(self, start: int, stop: int) -> Tensor:
-        return self.inner.rows(start, stop)
+        return self._checked(self.like.new_ones(1), self.inner.rows(start, stop))
 
     def columns(self, start: int, stop: int) -> Tensor:
-        return self.inner.columns(start, stop)
+        return self._checked(self.like.new_ones(1), self.inner.columns(start, stop))
 
     def _checked(self, x: Tensor, product: Tensor) -> Tensor:
         rows = None if self.first is None else (self.first, self.first + self.shape[0])

@@ -105,10 +105,11 @@ def check_adjoint(operator: LinearOperator, *, generator: Generator, tolerance: 
 def gram(operator: LinearOperator) -> Tensor:  # (d, d)
     """AᵀA in float64, from blocks of rows."""
     d = operator.shape[1]
-    total = torch.zeros(d, d, dtype=torch.float64, device=operator.like.device)
+    total, start = torch.zeros(d, d, dtype=torch.float64, device=operator.like.device), 0
     for rows in row_blocks(operator):
-        block = rows.double()
-        total.addmm_(block.mT, block)
+        block, stop = rows.double(), start + len(rows)
+        total.addmm_(block.mT, check_product(operator, block.new_ones(1), block, rows=(start, stop)))
+        start = stop
     return total
 
 
