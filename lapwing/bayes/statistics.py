@@ -153,9 +153,9 @@ def shared_space(
         space = ritz.space
         if space.limited_by or not missed:
             return ritz
-        ahead = space.steps + max(1, space.steps // 6)
-        limit = ahead if method.steps is None else min(ahead, method.steps)
         alpha, beta = min(missed, key=lambda pair: pair[0] / pair[1])
+        ahead = space.steps + max(space.steps // 6, krylov.steps_ahead(ritz.error(alpha, beta), method.rtol))
+        limit = ahead if method.steps is None else min(ahead, method.steps)
         space = krylov.build(
             operator, space, alpha=alpha, beta=beta, rtol=method.rtol, max_steps=limit,
             max_memory_bytes=method.memory_bytes, report=report,

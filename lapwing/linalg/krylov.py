@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import ceil, log10
 from typing import Literal, final
 
 import torch
@@ -141,7 +142,7 @@ def build(
     """A space in which all `errors` at (alpha, beta) are at most rtol, or one that says what it was `limited_by`.
 
     At least one step is made; by default the space may take half of the memory that is free now. The errors are
-    looked at after every step, in a deep space after every eighth more.
+    looked at after every step, more rarely where they are far from rtol or the space is deep.
 
     >>> from lapwing.linalg.operators import Diagonal
     >>> noise = torch.linspace(-1, 1, 12).double().reshape(6, 2)
@@ -160,7 +161,7 @@ def build(
             return space
         if space.exhausted or bool((truncation <= roundoff).all()):
             return replace(space, limited_by="precision")
-        steps = max(1, space.steps // 8)
+        steps = max(space.steps // 8, steps_ahead(worst, max(rtol, float(roundoff.max()))))
         steps = steps if max_steps is None else min(steps, max_steps - space.steps)
         if steps <= 0:
             return replace(space, limited_by="steps")
@@ -189,6 +190,14 @@ def grow(operator: LinearOperator, start: Block | Space, steps: int) -> Space:
             break
         chain = _step(operator, chain)
     return _reduce(block, chain)
+
+
+def steps_ahead(error: float, rtol: float) -> int:
+    """How many steps to make before looking again: in one step an error seldom falls by more than ten times.
+
+    A look costs a decomposition of T, which in a small problem is as much as a pass.
+    """
+    return max(1, ceil(log10(min(1e6, error / rtol))))
 
 
 def needed_bytes(space: Space, steps: int) -> float:
