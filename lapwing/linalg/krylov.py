@@ -161,7 +161,10 @@ def build(
             return space
         if space.exhausted or bool((truncation <= roundoff).all()):
             return replace(space, limited_by="precision")
-        steps = max(space.steps // 8, steps_ahead(worst, max(rtol, float(roundoff.max()))))
+        steps, (size, width) = steps_ahead(worst, rtol), space.chain.ahead.shape
+        if 2 * (len(space.ritz) + steps * width) > size:  # the space may soon be whole, and its error fall suddenly
+            steps = 1
+        steps = max(steps, space.steps // 8)
         steps = steps if max_steps is None else min(steps, max_steps - space.steps)
         if steps <= 0:
             return replace(space, limited_by="steps")
