@@ -73,8 +73,9 @@ def infer(
 ) -> Posterior:  # fmt: skip
     """The posterior of a linear model, its free precisions at the maximum of the evidence.
 
-    `prior=None` is the g-prior, tuned. `method=None` chooses by size and says why. With `validation`, a pair of
-    inputs and targets, the precision (and a noise that was not given) is the one with the best held-out density.
+    `prior=None` is the g-prior, tuned. `method=None` chooses by size and free memory and says why. With `validation`,
+    a pair of inputs and targets, the precision (and a noise that was not given) is the one with the best held-out
+    density.
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
