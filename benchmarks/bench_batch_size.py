@@ -59,8 +59,7 @@ def stable_length(objective, batch_size: int, seed: int, momentum: float = 0.9) 
     from lapwing.linalg.stochastic import Minibatches
 
     batches = Minibatches(objective.features, batch_size, momentum)
-    joint, worst = batches.curvatures(torch.Generator().manual_seed(seed))
-    return (1 - momentum) * min(0.5 / (joint + objective.precision), 1 / (worst + objective.precision))
+    return batches.step_length(objective.precision, torch.Generator().manual_seed(seed))
 
 
 def descend(objective, fraction: float, batch_size: int, steps: int, length: float, seed: int):

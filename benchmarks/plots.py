@@ -124,7 +124,7 @@ def streaming(cells: Cells) -> Figure:
     columns = {
         "stored_features_bytes": ("features, if they were stored", ORANGE, "//"),
         "fit_bytes": ("the fit", BLUE, ""),
-        "fit_above_needed_bytes": ("the fit, less targets, noise and one block", SKY, ".."),
+        "targets_bytes": ("targets", SKY, ".."),
     }
     for index, (key, (label, colour, hatch)) in enumerate(columns.items()):
         places = [place + 0.27 * (index - 1) for place in range(len(cells))]

@@ -118,7 +118,7 @@ def sparse(cells: dict) -> str:
 
 def streaming(cells: dict) -> str:
     rows = [
-        [name, f"{r['stored_features_bytes'] / 1e6:,.0f} MB", f"{r['needed_bytes'] / 1e6:,.1f} MB",
+        [name, f"{r['stored_features_bytes'] / 1e6:,.0f} MB", f"{r['targets_bytes'] / 1e6:,.1f} MB",
          f"{r['fit_bytes'] / 1e6:,.0f} MB", f"{r['passes']:.0f}"]
         for name, r in ((name, cell["result"]) for name, cell in cells.items())
     ]  # fmt: skip
@@ -126,7 +126,7 @@ def streaming(cells: dict) -> str:
         [
             "problem",
             "features, if they were stored",
-            "targets and noise that are needed",
+            "targets",
             "peak memory of the fit",
             "passes",
         ],

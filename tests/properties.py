@@ -24,6 +24,7 @@ def check_operator(operator: LinearOperator, dense: Tensor, generator: Generator
     weights = torch.linspace(0.5, 2, d, dtype=torch.float64), torch.linspace(0.5, 2, n, dtype=torch.float64)
     torch.testing.assert_close(operator.row_squares(weights[0]), dense.square() @ weights[0], **close)
     torch.testing.assert_close(operator.column_squares(weights[1]), weights[1] @ dense.square(), **close)
+    torch.testing.assert_close(torch.cat([part.dense() for _, part in operator.parts()]), dense, **close)
     torch.testing.assert_close(gram(operator), dense.mT @ dense, rtol=1e-11, atol=1e-11 * float(dense.norm() ** 2 + 1))
     torch.testing.assert_close(operator @ (2 * x + 1), 2 * (operator @ x) + operator @ torch.ones_like(x), **close)
     assert check_adjoint(operator, generator=generator) < 1e-13

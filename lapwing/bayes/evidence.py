@@ -22,13 +22,14 @@ from lapwing.linalg.estimators import Estimate
 from lapwing.linalg.operators import Dense
 from lapwing.linalg.spectral import Spectrum, decompose
 
+LOG_2PI = float(np.log(2 * np.pi))
 LOWEST_RATIO = 1e-13  # of prior to noise precision, over the largest eigenvalue; round-off rules below it
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Precisions:
-    """What is tuned: one precision per group of weights and one per group of noise."""
+    """What is tuned: one precision per group of weights and one per group of noise; many settings, as rows, at once."""
 
     prior: Tensor  # (groups,)
     noise: Tensor  # (noise groups,)
@@ -68,12 +69,13 @@ class EvidenceParts:
 class Problem:
     """An evidence to be maximised: moments as a function of the precisions, and which of those are free."""
 
-    moments: Callable[[Precisions], Moments]
+    moments: Callable[[Precisions], Moments]  # of many settings at once where there is one precision and one noise
     counts: Tensor  # (noise groups,), observations
     sizes: Tensor  # (groups,), weights
     log_weight: float
     largest: float  # eigenvalue of the scaled features' Gram matrix
     lowest_ratio: float = 0.0  # of prior to noise precision at which the moments can be trusted
+    one_by_one: bool = False  # whether moments take one setting at a time
     tune_prior: bool = True
     tune_noise: bool = True
     prior_hyperprior: Gamma | None = None
@@ -81,20 +83,30 @@ class Problem:
 
     def parts(self, at: Precisions, moments: Moments | None = None) -> EvidenceParts:
         """The log evidence at these precisions, by part."""
-        m = moments or self.moments(at)
-        kept = at.prior.isfinite()
-        return EvidenceParts(
-            fit=float(-0.5 * (at.noise * m.residual).sum()),
-            penalty=float(-0.5 * (at.prior[kept] * m.weights[kept]).sum()),
-            occam=float(-0.5 * m.log_det),
-            normaliser=float(0.5 * (self.counts * (at.noise.log() - np.log(2 * np.pi))).sum()) + self.log_weight,
-            hyperprior=self._hyperprior(at),
-        )
+        return EvidenceParts(*(float(term) for term in self._terms(at, moments)))
 
     def objective(self, at: Precisions, moments: Moments | None = None) -> float:
         """What is maximised: the log evidence, plus the hyperpriors where there are any."""
-        parts = self.parts(at, moments)
-        return parts.total + parts.hyperprior
+        return float(self.objectives(at, moments))
+
+    @property
+    def simple(self) -> bool:
+        """Whether there is one precision and one noise, so that many settings can be looked at in one go."""
+        return not self.one_by_one and len(self.counts) == len(self.sizes) == 1
+
+    def objectives(self, at: Precisions, moments: Moments | None = None) -> Tensor:  # (settings,) or ()
+        """The objective of every setting."""
+        return sum(self._terms(at, moments), torch.zeros((), dtype=torch.float64))
+
+    def _terms(self, at: Precisions, moments: Moments | None) -> tuple[Tensor, ...]:
+        m = moments or self.moments(at)
+        return (
+            -0.5 * (at.noise * m.residual).sum(-1),
+            -0.5 * torch.where(at.prior.isfinite(), at.prior * m.weights, 0).sum(-1),
+            -0.5 * m.log_det,
+            0.5 * (self.counts * (at.noise.log() - LOG_2PI)).sum(-1) + self.log_weight,
+            self._hyperprior(at),
+        )
 
     def gradient(self, at: Precisions, m: Moments) -> Precisions:
         """The gradient of the objective in the log precisions."""
@@ -106,11 +118,12 @@ class Problem:
             noise = noise + self.noise_hyperprior.shape - self.noise_hyperprior.rate * at.noise
         return Precisions(prior, noise)
 
-    def _hyperprior(self, at: Precisions) -> float:
-        total = 0.0
+    def _hyperprior(self, at: Precisions) -> Tensor:
+        total = torch.zeros((), dtype=torch.float64)
         for gamma, values in ((self.prior_hyperprior, at.prior), (self.noise_hyperprior, at.noise)):
             if gamma:
-                total += float(gamma.log_density(values).sum()) if bool(values.isfinite().all()) else -np.inf
+                density = torch.where(values.isfinite(), gamma.log_density(values), -torch.inf)
+                total = total + density.sum(-1)
         return total
 
 
@@ -151,20 +164,20 @@ def _mean_of(values: Tensor) -> Estimate:
 
 
 def shift_invariant(statistics: Statistics) -> Callable[[Precisions], Moments]:
-    """Moments under one prior precision and one noise: a few sums over the spectrum, O(rank) a call."""
+    """Moments under one prior precision and one noise: a few sums over the spectrum, O(rank) a setting."""
     s, density = statistics.values, statistics.density
     squares, remainder = statistics.targets.square(), statistics.remainder
 
     def moments(at: Precisions) -> Moments:
         k = s * (at.noise / at.prior)  # 0 where the prior precision is infinite
         shrunk, kept = k / (1 + k), 1 / (1 + k)
-        determined = (density * shrunk).sum().reshape(1)
+        determined = _sum(density * shrunk)
         return Moments(
-            residual=(remainder + (squares * kept.square()).sum()).reshape(1),
-            weights=((squares * shrunk * kept).sum() * (at.noise / at.prior)).reshape(1),
+            residual=remainder + _sum(squares * kept.square()),
+            weights=_sum(squares * shrunk * kept) * (at.noise / at.prior),
             determined=determined,
             leverage=determined,
-            log_det=(density * k.log1p()).sum(),
+            log_det=(density * k.log1p()).sum(-1),
         )
 
     return moments
@@ -232,8 +245,26 @@ def scan(problem: Problem, at: Precisions, points: int = 37) -> Precisions:
     largest = problem.largest or 1.0
     lowest = max(LOWEST_RATIO * largest, problem.lowest_ratio)
     ratios = torch.logspace(float(np.log10(lowest)), float(np.log10(1e5 * largest)), points, dtype=torch.float64)
-    candidates = [at_ratio(problem, at, ratio) for ratio in ratios]
-    return max(candidates, key=lambda candidate: _finite(problem.objective(candidate)))
+    found = at_ratios(problem, at, ratios)
+    best = int(objectives(problem, found).nan_to_num(nan=-torch.inf, posinf=-torch.inf).argmax())
+    return Precisions(found.prior[best], found.noise[best])
+
+
+def objectives(problem: Problem, at: Precisions) -> Tensor:  # (settings,)
+    """The objective of every setting: at once where there is one precision and one noise, else one by one."""
+    if problem.simple:
+        return problem.objectives(at)
+    settings = (Precisions(*pair) for pair in zip(at.prior, at.noise, strict=True))
+    return torch.stack([problem.objectives(setting) for setting in settings])
+
+
+def at_ratios(problem: Problem, at: Precisions, ratios: Tensor) -> Precisions:  # (settings, groups) each
+    """`at_ratio` for many ratios."""
+    if problem.simple:
+        found = at_ratio(problem, at, ratios[:, None])
+        return Precisions(*(x.expand(len(ratios), 1) for x in (found.prior, found.noise)))
+    each = [at_ratio(problem, at, ratio) for ratio in ratios]
+    return Precisions(torch.stack([one.prior for one in each]), torch.stack([one.noise for one in each]))
 
 
 def maximise(problem: Problem, start: Precisions, *, max_steps: int = 500, tolerance: float = 1e-9) -> Optimum:
@@ -343,7 +374,7 @@ def at_ratio(problem: Problem, at: Precisions, ratio: Tensor) -> Precisions:
     tied = Precisions(ratio * unit(at.prior), unit(at.noise))
     m = problem.moments(tied)
     a, b = problem.prior_hyperprior or Gamma(0, 0), problem.noise_hyperprior or Gamma(0, 0)
-    energy = m.residual.sum() + ratio * m.weights.sum() + 2 * b.rate + 2 * a.rate * ratio
+    energy = _sum(m.residual) + ratio * _sum(m.weights) + 2 * b.rate + 2 * a.rate * ratio
     noise = (problem.counts.sum() + 2 * b.shape + 2 * a.shape) / energy
     return Precisions(ratio * noise * unit(at.prior), noise * unit(at.noise))
 
@@ -372,5 +403,5 @@ def grouped(values: Tensor, group_of: Tensor, groups: int) -> Tensor:
     return torch.zeros(groups, dtype=values.dtype).index_add(0, group_of, values)
 
 
-def _finite(value: float) -> float:
-    return value if np.isfinite(value) else -np.inf
+def _sum(values: Tensor) -> Tensor:
+    return values.sum(-1, keepdim=True)

@@ -20,9 +20,19 @@ from lapwing.bayes.methods import CG, SGD, Exact, Krylov, Method
 from lapwing.bayes.noise import PRIOR, Noise
 from lapwing.bayes.posterior import LINK, Posterior, assemble
 from lapwing.bayes.priors import DiagonalPrior, GPrior, Prior
-from lapwing.bayes.statistics import Ritz, Statistics, from_space, known_trace, shared_space, summarise, whitened_data
-from lapwing.linalg import krylov
-from lapwing.linalg.memory import available_bytes
+from lapwing.bayes.statistics import (
+    Ritz,
+    Statistics,
+    from_space,
+    known_trace,
+    row_weights,
+    shared_space,
+    summarise,
+    totals,
+    whitened_data,
+)
+from lapwing.linalg import krylov, stochastic
+from lapwing.linalg.memory import available_bytes, check_memory, readable
 from lapwing.linalg.operators import Dense, LinearOperator, check_adjoint, row_blocks
 from lapwing.linalg.progress import Report, reporter
 from lapwing.linalg.spectral import Side
@@ -74,8 +84,9 @@ def infer(
 ) -> Posterior:  # fmt: skip
     """The posterior of a linear model, its free precisions at the maximum of the evidence.
 
-    `prior=None` is the g-prior, tuned. `method=None` chooses by size and says why. With `validation`, a pair of
-    inputs and targets, the precision (and a noise that was not given) is the one with the best held-out density.
+    `prior=None` is the g-prior, tuned. `method=None` chooses by size and free memory and says why. With `validation`,
+    a pair of inputs and targets, the precision (and a noise that was not given) is the one with the best held-out
+    density.
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
@@ -88,29 +99,28 @@ def infer(
     if draws < 0:
         raise ValueError(f"draws must not be negative, got {draws}")
     choice, started, report = prior or GPrior(), time.perf_counter(), reporter(progress)
+    try:
+        return _inferred(model, choice, method, validation, Noise(seed), draws, report, started)
+    finally:  # neither an error nor Ctrl-C leaves a half-written line behind
+        report("")
+
+
+def _inferred(
+    model: LinearModel, choice: Prior, method: Method | None, validation: Any, noise: Noise, draws: int,
+    report: Report, started: float,
+) -> Posterior:  # fmt: skip
     if isinstance(model.likelihood, Gaussian):
-        task = _gaussian_task(model, choice, Noise(seed), draws, report)
+        task = _gaussian_task(model, choice, noise, draws, report)
         chosen, why = _choose(task, method)
     else:
-        task, chosen, why = _label_task(model, choice, Noise(seed), draws, report, method, validation is None)
-    if not isinstance(chosen, Exact):  # products are all that is known, so the two must belong together
-        check_adjoint(task.model.features, generator=torch.Generator().manual_seed(0))
-    match chosen:
-        case Exact():
-            solved = _exact(task, chosen, why)
-        case Krylov():
-            solved = _krylov(task, chosen, why)
-            if method is None and solved.diagnostics["limited_by"] == "memory":
-                solved = _iterative(task, CG(), "the basis of a Krylov space would not fit into memory")
-        case CG() | SGD():
-            solved = _iterative(task, chosen, why)
+        task, chosen, why = _label_task(model, choice, noise, draws, report, method, validation is None)
+    solved = _solve(task, chosen, why, asked=method is not None)
     at, tuned_by = solved.optimum.at, "evidence" if choice.tuned else "given"
     setting, labels = replace(task.prior, precision=at.prior), task.tangent is not None
     posterior = assemble(solved, setting, at.noise, tuned_by=tuned_by, mode=validation is None or not choice.tuned)
     if validation is not None and (choice.tuned or not labels):
         report("tuning the precision on held-out data")
         posterior = _on_held_out(posterior, validation)
-    report("")
     posterior.diagnostics["residuals"] = posterior.residuals().tolist()
     posterior.diagnostics["seconds"] = time.perf_counter() - started
     return posterior
@@ -129,8 +139,7 @@ def _on_held_out(posterior: Posterior, validation: Any) -> Posterior:
 def _gaussian_task(model: LinearModel, choice: Prior, noise: Noise, draws: int, report: Report) -> _Task:
     if model.gaussian.noise_std is None and not bool((model.targets != 0).any()):
         raise ValueError("every target is zero, so the noise cannot be tuned: give Gaussian(noise_std=…)")
-    weights = model.row_counts * model.gaussian.row_precision(model.targets)
-    return _Task(model, choice.on(model.features, weights, model.blocks), choice, noise, draws, report)
+    return _Task(model, choice.on(model.features, row_weights(model), model.blocks), choice, noise, draws, report)
 
 
 def _label_task(
@@ -179,6 +188,22 @@ def _stored(features: LinearOperator) -> LinearOperator:
     return Dense(matrix)
 
 
+def _solve(task: _Task, method: Method, why: str, *, asked: bool) -> _Solved:
+    """What the method finds; conjugate gradients where a basis does not fit and nobody asked for it."""
+    if not isinstance(method, Exact):  # products are all that is known, so the two must belong together
+        check_adjoint(task.model.features, generator=torch.Generator().manual_seed(0))
+    match method:
+        case Exact():
+            return _exact(task, method, why)
+        case Krylov():
+            solved = _krylov(task, method, why)
+            if not asked and solved.diagnostics["limited_by"] == "memory":
+                return _iterative(task, CG(), "the basis of a Krylov space would not fit into memory")
+            return solved
+        case CG() | SGD():
+            return _iterative(task, method, why)
+
+
 def _choose(task: _Task, method: Method | None) -> tuple[Method, str]:
     """The method, and in words why."""
     rows, d = task.model.features.shape
@@ -194,8 +219,27 @@ def _choose(task: _Task, method: Method | None) -> tuple[Method, str]:
     sizes = f"{d:,} weights, {rows:,} observed outputs"
     limit = EXACT_SIZE if task.model.features.squares_are_cheap else EXACT_SIZE_OF_NETWORKS
     if method is None and min(rows, d) > limit and task.draws:
-        return (CG(), f"{sizes}, several precisions") if several else (Krylov(), f"{sizes}: both sides are large")
+        return _matrix_free(task, sizes, several)
     return Exact("primal" if d <= rows else "dual"), sizes
+
+
+def _matrix_free(task: _Task, sizes: str, several: bool) -> tuple[Method, str]:
+    """Krylov for one precision and one noise, CG for several, SGD where not even the columns of CG fit into memory.
+
+    Half of what is free may be used. Time is not judged: stochastic gradients make twenty passes or more themselves,
+    so they save memory, never passes; and they are no choice where a batch of rows costs a product with all of them.
+    """
+    features, free = task.model.features, available_bytes()
+    by_cg, by_sgd = iterative.needed_bytes(features, task.draws)
+    fits, advice = by_cg <= free / 2, "ask for fewer draws, or give features in batches (Stacked)"
+    if fits or not stochastic.reads_rows(features):
+        check_memory(by_cg, f"a posterior by conjugate gradients ({sizes}, {task.draws} draws)", advice)
+        return (CG(), f"{sizes}, several precisions") if several else (Krylov(), f"{sizes}: both sides are large")
+    check_memory(by_sgd, f"a posterior by stochastic gradients ({sizes}, {task.draws} draws)", advice)
+    return SGD(), (
+        f"{sizes}: of {readable(free)} free, whole passes would take {readable(by_cg)} with conjugate gradients and "
+        f"more with a Krylov space, minibatches take {readable(by_sgd)}"
+    )
 
 
 def _exact(task: _Task, method: Exact, why: str) -> _Solved:
@@ -221,13 +265,12 @@ def _exact(task: _Task, method: Exact, why: str) -> _Solved:
 
 def _krylov(task: _Task, method: Krylov, why: str) -> _Solved:
     """By one shared Krylov space, large enough for the precisions that it is tuned to."""
-    likelihood, counts = task.model.gaussian, task.model.row_counts
+    likelihood, count, log_weight = task.model.gaussian, *totals(task.model)
     scaled, targets, normals = whitened_data(task.model, task.prior, task.noise, task.draws)
     prior_noise = replace(task.noise, stream=PRIOR).rows(0, len(task.prior.scale), task.draws)
-    log_weight = float(0.5 * (counts * likelihood.row_precision(task.model.targets).log()).sum())
 
     def tuned(ritz: Ritz) -> tuple[Statistics, Optimum]:
-        statistics = from_space(ritz.space, ritz, count=float(counts.sum()), log_weight=log_weight)
+        statistics = from_space(ritz.space, ritz, count=count, log_weight=log_weight)
         return statistics, tune((statistics,), task.prior, task.choice, likelihood, task.tangent, task.by_evidence)
 
     def settings(ritz: Ritz) -> list[tuple[float, float]]:
@@ -254,7 +297,7 @@ def _iterative(task: _Task, method: CG | SGD, why: str) -> _Solved:
     tune_prior, tune_noise = task.choice.tuned, likelihood.noise_std is None
     start = Precisions(task.prior.precision, torch.ones_like(sampler.counts))
     if tune_prior or tune_noise:
-        begin, sampler = _tied(task, sampler)
+        begin, sampler = _tied(task, sampler) if _fits(sampler) else (iterative.scale_aware_start(sampler), sampler)
         prior = torch.full((groups,), float(begin.prior), dtype=torch.float64) if tune_prior else start.prior
         noise = torch.full_like(sampler.counts, float(begin.noise)) if tune_noise else start.noise
         start = Precisions(prior, noise)
@@ -262,6 +305,12 @@ def _iterative(task: _Task, method: CG | SGD, why: str) -> _Solved:
         sampler, task.prior, start, tune_prior=tune_prior, tune_noise=tune_noise, report=task.report
     )
     return _solved(task, sampler, optimum, {"method": repr(method), "why": why, "converged": optimum.converged})
+
+
+def _fits(sampler: Sampler) -> bool:
+    """Whether three steps of a Krylov space, columns that CG and SGD do without, would fit into memory."""
+    rows, d = sampler.features.shape
+    return 8.0 * (2 * sampler.draws + 1) * (6 * min(rows, d) + 2 * d) <= available_bytes() / 2
 
 
 def _tied(task: _Task, sampler: Sampler) -> tuple[Precisions, Sampler]:
@@ -336,8 +385,8 @@ def _tuned_at_mode(
         middle = torch.full_like(prior.precision, float(statistics[0].values.median().clamp_min(1e-300)))
         return Optimum(Precisions(middle, one), 0, True)
     problem = replace(
-        gaussian, moments=loss.moments(gaussian.moments), counts=torch.zeros(1, dtype=torch.float64), tune_noise=False,
-        prior_hyperprior=choice.hyperprior,
+        gaussian, moments=loss.moments(gaussian.moments), counts=torch.zeros(1, dtype=torch.float64), one_by_one=True,
+        tune_noise=False, prior_hyperprior=choice.hyperprior,
     )  # fmt: skip
     return evidence.maximise(problem, evidence.scan(problem, Precisions(prior.precision, one), 13))
 

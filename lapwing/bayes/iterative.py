@@ -12,17 +12,18 @@ from math import ceil
 from typing import final
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from lapwing.bayes.evidence import EvidenceParts, Optimum, Precisions, effective_dimension, grouped
 from lapwing.bayes.linear_model import LinearModel
 from lapwing.bayes.methods import CG, SGD
 from lapwing.bayes.noise import PRIOR, Noise
 from lapwing.bayes.priors import DiagonalPrior
-from lapwing.bayes.statistics import scaled_features, whitened_data
+from lapwing.bayes.statistics import scaled_features, totals, whitened_data
 from lapwing.linalg import solvers, stochastic
 from lapwing.linalg.estimators import Estimate, log_determinant
-from lapwing.linalg.operators import Diagonal, LinearOperator
+from lapwing.linalg.memory import available_bytes
+from lapwing.linalg.operators import Diagonal, LinearOperator, Rows, over_parts
 from lapwing.linalg.progress import Report
 
 QUADRATURE_STEPS = 20
@@ -57,7 +58,7 @@ class Sampler:
 
     features: LinearOperator  # (rows, d), with weights and the prior's scale
     targets: Tensor  # (rows,)
-    normals: Tensor  # (rows, draws), ξ
+    normals: Rows  # (rows, draws), ξ
     prior_noise: Tensor  # (d, draws), θ̃
     noise_of: Tensor  # (rows,), the noise group of each row
     counts: Tensor  # (noise groups,)
@@ -76,15 +77,20 @@ class Sampler:
         """W, the features in units of noise and prior."""
         return scaled_features(self.features, noise.sqrt()[self.noise_of], prior.precision.rsqrt()[prior.group_of])
 
+    def columns(self, start: int, stop: int, noise: Tensor) -> Tensor:  # (stop - start, 1 + draws)
+        """Rows of the targets in units of their noise, and of the noise of every draw."""
+        targets = noise.sqrt()[self.noise_of[start:stop]] * self.targets[start:stop]
+        return torch.cat([targets[:, None], self.normals.rows(start, stop)], dim=1).to(self.targets)
+
     def solve(self, prior: DiagonalPrior, noise: Tensor) -> tuple[solvers.Solution, Tensor]:
         """The mean and every draw in units of the prior, and the right-hand sides of their normal equations."""
         w = self.whitened(prior, noise)
-        targets = torch.cat([(noise.sqrt()[self.noise_of] * self.targets)[:, None], self.normals], dim=1)
         anchors = torch.cat([torch.zeros_like(self.prior_noise[:, :1]), self.prior_noise], dim=1)
         start = anchors if self.warm is None else self.warm * self._root(prior)[:, None]
+        right = over_parts(w, lambda a, b, part: part.rmatmat(self.columns(a, b, noise))) + anchors
         if isinstance(self.method, SGD):
-            return self._descend(w, targets, anchors, start), w.rmatmat(targets) + anchors
-        right, m = w.rmatmat(targets) + anchors, w.T @ w
+            return self._descend(w, noise, anchors, start), right
+        m = w.T @ w
         near = self._nystrom(m) if self.method.rank else self._deflation(prior, noise)
         system = Diagonal(torch.ones_like(anchors[:, 0])) + m
         return solvers.CG(self.method.rtol, self.method.max_steps, near).solve(system, right, start), right
@@ -109,14 +115,15 @@ class Sampler:
         """The rank asked for."""
         return self.method.rank if isinstance(self.method, CG) else 0
 
-    def _descend(self, w: LinearOperator, targets: Tensor, anchors: Tensor, start: Tensor) -> solvers.Solution:
+    def _descend(self, w: LinearOperator, noise: Tensor, anchors: Tensor, start: Tensor) -> solvers.Solution:
         assert isinstance(self.method, SGD)
         fraction = {"L": 1.0, "L'": 0.0}.get(self.method.objective)
         if fraction is None:
-            leverage = w.matmat(start)[:, 1:].square().mean(1) if self.warm is not None else torch.zeros(len(targets))
-            fraction = stochastic.best_fraction(w.row_squares(), leverage.to(targets))
-        steps = self.method.steps or max(2000, 20 * ceil(len(targets) / self.method.batch_size))
-        batch, generator = min(self.method.batch_size, len(targets)), torch.Generator().manual_seed(self.seed)
+            fraction = 0.0 if self.warm is None else _best_fraction(w, start[:, 1:])
+        n = len(self.targets)
+        steps = self.method.steps or max(2000, 20 * ceil(n / self.method.batch_size))
+        batch, generator = min(self.method.batch_size, n), torch.Generator().manual_seed(self.seed)
+        targets = self.columns(0, n, noise) if stochastic.scattered(w) else _Columns(self, noise)
         objective = stochastic.Objective(w, targets, anchors, 1.0, fraction)
         if (
             w.shape[0] < w.shape[1]
@@ -132,24 +139,32 @@ class Sampler:
     def moments(self, prior: DiagonalPrior, noise: Tensor, solution: solvers.Solution, right: Tensor) -> _Moments:
         """What MacKay's update needs, from one product with the features."""
         x, groups = solution.x, len(prior.precision)
-        w = self.whitened(prior, noise)
-        fitted = w.matmat(x)
         mean, z = x[:, 0] * prior.precision.rsqrt()[prior.group_of], x[:, 1:]
-        # where z is converged H z is the right-hand side, and M z needs no product; stochastic gradients end near it
-        product = right[:, 1:] - z if isinstance(self.method, CG) else w.rmatmat(fitted[:, 1:])
+        leverage, residual = (torch.zeros_like(noise) for _ in range(2))
+        fit_energy, product = torch.zeros_like(z[0]), right[:, 1:] - z
+        if isinstance(self.method, SGD):  # where z is converged H z is the right-hand side; these end near it
+            product = torch.zeros_like(z)
+        for start, part in self.whitened(prior, noise).parts():
+            rows, fitted = slice(start, start + part.shape[0]), part.matmat(x)
+            groups_of = self.noise_of[rows]
+            left = self.targets[rows] - fitted[:, 0] / noise.sqrt()[groups_of]
+            residual += grouped(left.square(), groups_of, len(noise))
+            leverage += grouped(fitted[:, 1:].square().mean(1), groups_of, len(noise))
+            fit_energy += fitted[:, 1:].square().sum(0)
+            if isinstance(self.method, SGD):
+                product += part.rmatmat(fitted[:, 1:])
         in_function = grouped((z * product).mean(1), prior.group_of, groups)
         in_weights = prior.sizes - grouped(z.square().mean(1), prior.group_of, groups)
         share = (in_function / prior.sizes).clamp(0, 1)
         pruned = ~prior.precision.isfinite()
         determined = torch.where(pruned, 0, ((1 - share) * in_function + share * in_weights))
-        residual = self.targets - fitted[:, 0] / noise.sqrt()[self.noise_of]
         lowest = 0.0 if isinstance(self.method, CG) else 0.5
         return _Moments(
             determined=determined.clamp_min(lowest).minimum(prior.sizes),
             weights=grouped(mean.square(), prior.group_of, groups),
-            leverage=grouped(fitted[:, 1:].square().mean(1), self.noise_of, len(noise)),
-            residual=grouped(residual.square(), self.noise_of, len(noise)),
-            fit_energy=fitted[:, 1:].square().sum(0),
+            leverage=leverage,
+            residual=residual,
+            fit_energy=fit_energy,
             penalty_energy=(z * (prior.std > 0)[:, None]).square().sum(0),
         )
 
@@ -158,8 +173,7 @@ class Sampler:
         solution, right = self.solve(prior, noise)
         m = self.moments(prior, noise, solution, right)
         w, kept = self.whitened(prior, noise), prior.precision.isfinite()
-        generator = torch.Generator().manual_seed(self.seed)
-        log_det = log_determinant(w.T @ w, probes=self.draws, steps=QUADRATURE_STEPS, generator=generator)
+        log_det = _log_determinant(w.T @ w, max(self.draws, 2), torch.Generator().manual_seed(self.seed))
         log_noise = noise.log() - torch.tensor(2 * torch.pi, dtype=torch.float64).log()
         parts = EvidenceParts(
             fit=float(-0.5 * (noise * m.residual).sum()),
@@ -181,6 +195,22 @@ class Sampler:
 
 @final
 @dataclass(frozen=True, eq=False)
+class _Columns:
+    """The right-hand sides of the data, made block by block."""
+
+    sampler: Sampler
+    noise: Tensor
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return (len(self.sampler.targets), 1 + self.sampler.draws)
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        return self.sampler.columns(start, stop, self.noise)
+
+
+@final
+@dataclass(frozen=True, eq=False)
 class _Moments:
     determined: Tensor  # (groups,)
     weights: Tensor  # (groups,)
@@ -194,14 +224,54 @@ def sampler(model: LinearModel, prior: DiagonalPrior, method: CG | SGD, noise: N
     """A sampler for a model, with the noise of its draws."""
     scaled, targets, normals = whitened_data(model, prior, noise, draws)
     groups = model.gaussian.row_groups(model.targets)
-    log_weight = 0.5 * (model.row_counts * model.gaussian.row_precision(model.targets).log()).sum()
     like = scaled.like
     return Sampler(
-        features=scaled, targets=targets.to(like), normals=normals.to(like),
+        features=scaled, targets=targets.to(like), normals=normals,
         prior_noise=replace(noise, stream=PRIOR).rows(0, len(prior.scale), draws).to(like),
         noise_of=groups, counts=grouped(model.row_counts, groups, int(groups.max()) + 1),
-        log_weight=float(log_weight), method=method, seed=noise.seed,
+        log_weight=totals(model)[1], method=method, seed=noise.seed,
     )  # fmt: skip
+
+
+def needed_bytes(features: LinearOperator, draws: int) -> tuple[float, float]:
+    """Memory that CG and SGD take at least: columns as long as the weights, and as long as the rows worked on at once.
+
+    CG multiplies all rows of a part at once, SGD a batch; where features are stored, and batches drawn row by row, SGD
+    keeps the noise of every row.
+    """
+    (n, d), columns = features.shape, 8.0 * (1 + draws)
+    at_once = max(part.shape[0] for _, part in features.parts())
+    kept = n if stochastic.scattered(features) else 0
+    return columns * (12 * d + 3 * at_once), columns * (11 * d + kept)
+
+
+def scale_aware_start(sampler: Sampler) -> Precisions:
+    """Precisions with which prior and noise have an equal share in the squares of the targets: one product with G."""
+    n, features, theta = len(sampler.targets), sampler.features, sampler.prior_noise
+    trace = float(over_parts(features, lambda _a, _b, part: part.matmat(theta).square().sum())) / sampler.draws
+    noise = 2 * n / float(sampler.targets.square().sum().clamp_min(1e-300))
+    return Precisions(*(torch.tensor([value], dtype=torch.float64) for value in (noise * trace / n or 1.0, noise)))
+
+
+def _best_fraction(w: LinearOperator, z: Tensor) -> float:
+    """`stochastic.best_fraction` with leverages from draws, part by part."""
+
+    def sums(_start: int, _stop: int, part: LinearOperator) -> Tensor:
+        weights = part.row_squares()
+        return torch.stack([weights @ part.matmat(z).square().mean(1), weights.sum()])
+
+    explained, weights = over_parts(w, sums)
+    return stochastic.best_fraction(weights[None], explained[None] / weights.clamp_min(1e-300))
+
+
+def _log_determinant(m: LinearOperator, probes: int, generator: Generator) -> Estimate:
+    """log det(I + M), with as many probes at once as an eighth of the memory holds."""
+    room = int(available_bytes() / 8 / (8.0 * m.shape[0] * min(QUADRATURE_STEPS, m.shape[0])))
+    calls = ceil(probes / max(2, min(probes, room)))
+    sizes = [max(2, len(part)) for part in torch.arange(probes).tensor_split(calls)]
+    parts = [log_determinant(m, probes=size, steps=QUADRATURE_STEPS, generator=generator) for size in sizes]
+    error = sum(part.standard_error**2 for part in parts) ** 0.5 / calls
+    return Estimate(sum(part.value for part in parts) / calls, error)
 
 
 def tune(

@@ -38,11 +38,32 @@ class Noise:
         uniform = ((table >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
         return torch.special.ndtri(torch.from_numpy(uniform)).mT
 
+    def table(self, size: int, columns: int) -> Table:
+        """The first `size` rows of `columns` columns, made block by block when they are asked for."""
+        return Table(self, (size, columns))
+
     def _bits(self, column: int, start: int, stop: int) -> np.ndarray:
         first = start // 4  # one step of the counter makes four numbers
         key = np.array([self.seed, (self.stream << 40) + column], dtype=np.uint64)
         bits = np.random.Philox(key=key, counter=first).random_raw(stop - 4 * first)
         return bits[start - 4 * first :]
+
+
+@final
+@dataclass(frozen=True)
+class Table:
+    """A finite part of a table of noise, none of it in memory.
+
+    >>> Noise(0).table(9, 6).rows(2, 5).shape
+    torch.Size([3, 6])
+    """
+
+    noise: Noise
+    shape: tuple[int, int]
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        """A block of rows."""
+        return self.noise.rows(start, stop, self.shape[1])
 
 
 PRIOR, DATA, SAMPLE, PREDICTIVE = range(4)  # the streams of one seed

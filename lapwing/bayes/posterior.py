@@ -24,7 +24,7 @@ from lapwing.bayes.spreads import Seen, over_ratio, seen
 from lapwing.bayes.statistics import NO_CLOSED_FORM, Ritz, Statistics, Whitened, converged, scaled_features, whiten
 from lapwing.linalg import krylov
 from lapwing.linalg.estimators import Estimate
-from lapwing.linalg.operators import Diagonal, LinearOperator, as_tensor, row_blocks
+from lapwing.linalg.operators import Diagonal, LinearOperator, as_tensor, over_parts, row_blocks
 from lapwing.linalg.solvers import CG, Preconditioner
 from lapwing.linalg.spectral import Spectrum
 
@@ -260,23 +260,28 @@ class Posterior:
     def residuals(self) -> Tensor:  # (1 + draws,)
         """True relative residuals of the mean and of every draw, from two products with the training data."""
         model = self._training_model("residuals")
-        scaled, kept = self._whitened_features(model), self.belief.std > 0
-        root = self._row_precision(model).sqrt()
+        root, kept = self._row_precision(model).sqrt_(), self.belief.std > 0
+        scaled = scaled_features(model.features, root, self.belief.std)
         zero = torch.zeros_like(self.mean)[:, None]
         prior_noise = torch.cat([zero, self._prior_noise()], dim=1)
-        data_noise = Noise(self.seed, DATA).rows(0, len(root), self.deviations.shape[1])
-        targets = torch.cat([(root * model.targets.reshape(-1))[:, None], data_noise], dim=1)
+        data_noise = Noise(self.seed, DATA).table(len(root), self.deviations.shape[1])
         mean = self.mean if self.tangent is None else torch.zeros_like(self.mean)
         solved = torch.cat([mean[:, None], self.deviations], dim=1)
         solved = torch.where(kept[:, None], solved / torch.where(kept, self.belief.std, 1)[:, None], prior_noise)
-        like = scaled.like
-        right = (scaled.T @ targets.to(like)).double() + prior_noise
-        error = (scaled.T @ (targets.to(like) - scaled @ solved.to(like))).double() + prior_noise - solved
-        return error.norm(dim=0) / right.norm(dim=0).clamp_min(1e-300)
+        targets, like = model.targets.reshape(-1), scaled.like
+
+        def sides(start: int, stop: int, part: LinearOperator) -> Tensor:
+            seen = (root[start:stop] * targets[start:stop])[:, None]
+            columns = torch.cat([seen, data_noise.rows(start, stop)], dim=1).to(like)
+            both = torch.cat([columns, columns - part.matmat(solved.to(like))], dim=1)
+            return part.rmatmat(both).double()
+
+        right, error = (over_parts(scaled, sides) + torch.cat([prior_noise] * 2, dim=1)).chunk(2, dim=1)
+        return (error - solved).norm(dim=0) / right.norm(dim=0).clamp_min(1e-300)
 
     def _row_precision(self, model: LinearModel) -> Tensor:  # (n * m,)
         noise = self.noise_precision[model.gaussian.row_groups(model.targets)]
-        return noise * model.gaussian.row_precision(model.targets) * model.row_counts
+        return noise.mul_(model.gaussian.row_precision(model.targets)).mul_(model.row_counts)
 
     def _whitened_features(self, model: LinearModel) -> LinearOperator:
         return scaled_features(model.features, self._row_precision(model).sqrt(), self.belief.std)
@@ -334,7 +339,9 @@ class Posterior:
         if self.tangent is None:
             return problem
         multiple = self.tangent.in_multiples(self.prior.precision)
-        return replace(problem, moments=multiple.moments(problem.moments), counts=torch.zeros(1).double())
+        return replace(
+            problem, moments=multiple.moments(problem.moments), counts=torch.zeros(1).double(), one_by_one=True
+        )
 
     def _closed_form(self) -> Whitened:
         if not isinstance(self.belief, Whitened):

@@ -15,7 +15,17 @@ from lapwing.bayes.noise import DATA, PRIOR, Noise
 from lapwing.bayes.priors import DiagonalPrior
 from lapwing.linalg import krylov
 from lapwing.linalg.estimators import Estimate
-from lapwing.linalg.operators import BLOCK_ELEMENTS, Dense, Diagonal, LinearOperator, Product, row_blocks, rows_of
+from lapwing.linalg.operators import (
+    BLOCK_ELEMENTS,
+    Dense,
+    Diagonal,
+    LinearOperator,
+    Product,
+    Rows,
+    over_parts,
+    row_blocks,
+    rows_of,
+)
 from lapwing.linalg.progress import Report
 from lapwing.linalg.spectral import Side, Spectrum, decompose
 
@@ -122,7 +132,8 @@ def from_space(space: krylov.Space, like: Ritz, *, count: float, log_weight: flo
     inverse_root = torch.where(space.ritz > space.chain.roundoff, space.ritz, torch.inf).rsqrt()
     seen = inverse_root[:, None] * space.start
     targets = seen[:, 2 * draws + target]
-    length = 0.0 if given is None else float(given[:, target].double().square().sum())
+    column = None if given is None else given[:, target].double()
+    length = 0.0 if column is None else float(column @ column)
     basis = replace(like, space=space)
     density, null = torch.ones_like(space.ritz), float(like.operator.shape[0] - len(space.ritz))
     if not basis.complete:
@@ -152,9 +163,9 @@ def shared_space(
         space = ritz.space
         if space.limited_by or not missed:
             return ritz
-        ahead = space.steps + max(1, space.steps // 6)
-        limit = ahead if method.steps is None else min(ahead, method.steps)
         alpha, beta = min(missed, key=lambda pair: pair[0] / pair[1])
+        ahead = space.steps + max(space.steps // 6, krylov.steps_ahead(ritz.error(alpha, beta), method.rtol))
+        limit = ahead if method.steps is None else min(ahead, method.steps)
         space = krylov.build(
             operator, space, alpha=alpha, beta=beta, rtol=method.rtol, max_steps=limit,
             max_memory_bytes=method.memory_bytes, report=report,
@@ -185,7 +196,7 @@ def _calibrated(ritz: Ritz, density: Tensor) -> tuple[Tensor, float]:
     the norms of rows are cheap, its trace. It takes from every spectral sum the part of the error that those explain.
     """
     space, n, trace = ritz.space, float(ritz.operator.shape[0]), ritz.trace
-    null = float(space.block.data_noise.double().square().sum(0).mean() - density.sum())
+    null = space.chain.noise_energy - float(density.sum())
     count = float(density.sum()) + null
     if trace is None or not trace > 0:
         return density * (n / count), null * (n / count)
@@ -285,32 +296,54 @@ def summarise(
     parts = []
     for rows in (groups == group for group in range(int(groups.max()) + 1)):
         part = Dense(rows_of(scaled, rows))
-        numbers = (targets[rows], normals[rows], prior_noise, counts[rows], given[rows])
+        numbers = (targets[rows], normals.rows(0, len(targets))[rows], prior_noise, counts[rows], given[rows])
         parts.append(project(part, decompose(part, side), *numbers))
     return tuple(parts)
 
 
+def row_weights(model: LinearModel) -> Tensor:  # (n * m,)
+    """How often each target counts, times the precision given for it."""
+    return model.gaussian.row_precision(model.targets).mul(model.row_counts)
+
+
+def totals(model: LinearModel) -> tuple[float, float]:
+    """The number of observations, weights included, and ½ Σ log of the precisions given per row."""
+    given, counts = model.gaussian.row_precision(model.targets).log(), model.row_counts
+    return float(counts.sum()), 0.5 * float(given @ counts)
+
+
 def whitened_data(
     model: LinearModel, prior: DiagonalPrior, noise: Noise, draws: int
-) -> tuple[LinearOperator, Tensor, Tensor]:
-    """Features, targets and data noise with weights and the prior's scale applied: (n·m, d), (n·m,), (n·m, draws)."""
-    root = (model.row_counts * model.gaussian.row_precision(model.targets)).sqrt()
-    normals = replace(noise, stream=DATA).rows(0, model.targets.numel(), draws)
-    return scaled_features(model.features, root, prior.scale), root * model.targets.reshape(-1), normals
+) -> tuple[LinearOperator, Tensor, Rows]:
+    """Features, targets and data noise with weights and the prior's scale applied: (n·m, d), (n·m,), (n·m, draws).
+
+    The noise is made block by block where it is used.
+    """
+    root, targets = row_weights(model).sqrt_(), model.targets.reshape(-1)
+    normals = replace(noise, stream=DATA).table(model.targets.numel(), draws)
+    scaled = scaled_features(model.features, root, prior.scale)
+    return scaled, targets if bool((root == 1).all()) else root * targets, normals
 
 
 def project(
-    scaled: LinearOperator, spectrum: Spectrum, targets: Tensor, normals: Tensor, prior_noise: Tensor,
+    scaled: LinearOperator, spectrum: Spectrum, targets: Tensor, normals: Tensor | Rows, prior_noise: Tensor,
     counts: Tensor, given: Tensor,
 ) -> Statistics:  # fmt: skip
     """Targets and noise seen from a spectrum of the scaled features: one product with Gᵀ and one with G."""
-    both = spectrum.left(scaled, torch.cat([targets[:, None], normals], dim=1))
-    outside = targets[:, None] - spectrum.left_adjoint(scaled, both[:, :1])
+    noise = Dense(normals) if isinstance(normals, Tensor) else normals
+
+    def seen(start: int, stop: int, part: LinearOperator) -> Tensor:
+        return spectrum.left(part, torch.cat([targets[start:stop, None], noise.rows(start, stop)], dim=1))
+
+    def unseen(start: int, stop: int, part: LinearOperator) -> Tensor:
+        return (targets[start:stop] - spectrum.left_adjoint(part, both[:, :1])[:, 0]).square().sum()
+
+    both = over_parts(scaled, seen)
     return Statistics(
         basis=spectrum,
         values=spectrum.values,
         targets=both[:, 0],
-        remainder=float(outside.square().sum()),
+        remainder=float(over_parts(scaled, unseen)),
         noise=both[:, 1:],
         prior_noise=spectrum.values.sqrt()[:, None] * spectrum.coordinates(prior_noise.mT).mT,
         density=torch.ones_like(spectrum.values),

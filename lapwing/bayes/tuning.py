@@ -11,7 +11,7 @@ import scipy.optimize
 import torch
 from torch import Tensor
 
-from lapwing.bayes.evidence import Precisions, Problem, at_ratio
+from lapwing.bayes.evidence import Precisions, Problem, at_ratios, objectives
 from lapwing.bayes.likelihoods import Categorical, Curved
 from lapwing.bayes.links import Link, probabilities
 from lapwing.bayes.spreads import Spread
@@ -163,28 +163,30 @@ def _curve(
     problem = problem and replace(problem, tune_noise=tune_noise)
     start = Precisions(torch.ones(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64))
 
-    def score(log_ratio: float) -> tuple[float, float, float]:
-        """What is maximised, the noise multiple and the log evidence at a ratio of prior to noise precision."""
+    def score(log_ratios: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """What is maximised, the noise multiple and the log evidence at ratios of prior to noise precision."""
+        ratios = torch.from_numpy(np.exp(log_ratios))
         if density is None:
             assert problem is not None
-            at = at_ratio(problem, start, torch.tensor(np.exp(log_ratio), dtype=torch.float64))
-            value = problem.objective(at)
-            return value, float(at.noise), value
-        value, b = density(float(np.exp(-log_ratio)))
-        at = Precisions(*torch.tensor([[np.exp(log_ratio) * b], [b]], dtype=torch.float64))
-        return value, b, float("nan") if problem is None else problem.objective(at)
+            at = at_ratios(problem, start, ratios)
+            values = objectives(problem, at).numpy()
+            return values, at.noise[:, 0].numpy(), values
+        values, b = np.array([density(float(1 / ratio)) for ratio in ratios]).T
+        if problem is None:
+            return values, b, np.full_like(values, np.nan)
+        at = Precisions((ratios * torch.from_numpy(b))[:, None], torch.from_numpy(b.copy())[:, None])
+        return values, b, objectives(problem, at).numpy()
 
     top_value = largest if largest is not None else problem.largest if problem is not None else 1.0
     centre = np.log(max(top_value, 1.0))
     grid = np.linspace(min(-12.0, centre - 23), centre + 7, points)
-    scores = np.array([score(x) for x in grid])
-    best = int(np.argmax(scores[:, 0]))
+    scores, noise, evidences = score(grid)
+    best = int(np.argmax(scores))
     low, high = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
-    found = scipy.optimize.minimize_scalar(lambda x: -score(x)[0], bounds=(low, high), method="bounded")
-    top = score(found.x)
-    noise = torch.from_numpy(scores[:, 1])
+    found = scipy.optimize.minimize_scalar(lambda x: -score(np.array([x]))[0][0], bounds=(low, high), method="bounded")
+    top = float(score(np.array([found.x]))[1][0])
     return Curve(
-        torch.from_numpy(np.exp(grid)) * noise, noise, torch.from_numpy(scores[:, 2]),
-        None if density is None else torch.from_numpy(scores[:, 0]),
-        best_precision=float(np.exp(found.x) * top[1]), best_noise=top[1],
+        torch.from_numpy(np.exp(grid) * noise), torch.from_numpy(noise.copy()), torch.from_numpy(evidences.copy()),
+        None if density is None else torch.from_numpy(scores.copy()),
+        best_precision=float(np.exp(found.x) * top), best_noise=top,
     )  # fmt: skip

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import ceil, log10
 from typing import Literal, final
 
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from lapwing.linalg.estimators import Estimate
 from lapwing.linalg.memory import available_bytes
-from lapwing.linalg.operators import LinearOperator
+from lapwing.linalg.operators import LinearOperator, Rows, check_product, over_parts
 from lapwing.linalg.progress import Report, reporter
 
 ROUNDOFF = 2  # what is smaller than this many eps · ‖M‖ is taken for round-off
@@ -30,7 +31,7 @@ class Block:
     """What a space is started from: a column θ̃ and a column ξ for every draw, and targets y."""
 
     prior_noise: Tensor  # (d, k), θ̃
-    data_noise: Tensor  # (n, k), ξ
+    data_noise: Tensor | Rows  # (n, k), ξ; rows that can be made anew are never all in memory on the primal side
     targets: Tensor | None = None  # (n, t), y
 
     def __post_init__(self) -> None:
@@ -40,14 +41,24 @@ class Block:
                 f"prior_noise, data_noise and targets have shapes {shapes}, expected matrices, the first two with "
                 "one column for every draw and at least one draw; use targets[:, None] for one column of targets"
             )
-        if not all(bool(torch.isfinite(part).all()) for part in self.parts):
+        if not all(bool(torch.isfinite(part).all()) for part in self.parts if isinstance(part, Tensor)):
             raise ValueError("prior_noise, data_noise or targets hold values that are not finite: remove them first")
 
     @property
-    def parts(self) -> tuple[Tensor, ...]:
-        """The tensors given."""
+    def parts(self) -> tuple[Tensor | Rows, ...]:
+        """What was given."""
         given = (self.prior_noise, self.data_noise, self.targets)
         return tuple(part for part in given if part is not None)
+
+    def columns(self, start: int, stop: int, operator: LinearOperator) -> Tensor:  # (stop - start, 2k + t)
+        """Rows of [ξ, Gθ̃, y], `operator` being those rows of G."""
+        noise = self.data_noise
+        parts = [
+            noise[start:stop] if isinstance(noise, Tensor) else noise.rows(start, stop),
+            _product(operator, self.prior_noise),
+            *([] if self.targets is None else [self.targets[start:stop]]),
+        ]
+        return torch.cat([part.to(operator.like) for part in parts], dim=1)
 
     @property
     def draws(self) -> int:
@@ -66,6 +77,7 @@ class Chain:
     ahead: Tensor  # (size, width), N; no columns are left where P is invariant
     coupling: Tensor  # (width, width of the last block), B
     image: Tensor | None  # (d, width), Gᵀ N, dual only: half of the next step, which residuals need
+    noise_energy: float  # mean ‖ξ‖²
     norm: float  # largest ‖A p‖ met
     passes: int  # products of G or Gᵀ with a block
     columns: int  # and with a column
@@ -130,7 +142,7 @@ def build(
     """A space in which all `errors` at (alpha, beta) are at most rtol, or one that says what it was `limited_by`.
 
     At least one step is made; by default the space may take half of the memory that is free now. The errors are
-    looked at after every step, in a deep space after every eighth more.
+    looked at after every step, more rarely where they are far from rtol or the space is deep.
 
     >>> from lapwing.linalg.operators import Diagonal
     >>> noise = torch.linspace(-1, 1, 12).double().reshape(6, 2)
@@ -149,7 +161,10 @@ def build(
             return space
         if space.exhausted or bool((truncation <= roundoff).all()):
             return replace(space, limited_by="precision")
-        steps = max(1, space.steps // 8)
+        steps, (size, width) = steps_ahead(worst, rtol), space.chain.ahead.shape
+        if 2 * (len(space.ritz) + steps * width) > size:  # the space may soon be whole, and its error fall suddenly
+            steps = 1
+        steps = max(steps, space.steps // 8)
         steps = steps if max_steps is None else min(steps, max_steps - space.steps)
         if steps <= 0:
             return replace(space, limited_by="steps")
@@ -169,7 +184,7 @@ def grow(operator: LinearOperator, start: Block | Space, steps: int) -> Space:
     if steps < 1:
         raise ValueError(f"steps is {steps}, expected at least 1")
     block = start.block if isinstance(start, Space) else start
-    (n, d), given = operator.shape, [len(part) for part in block.parts]
+    (n, d), given = operator.shape, [part.shape[0] for part in block.parts]
     if given != [d, n, n][: len(given)]:
         raise ValueError(f"the parts of the block have {given} rows, expected {[d, n, n]} for G of shape {(n, d)}")
     chain = start.chain if isinstance(start, Space) else _begin(operator, start)
@@ -178,6 +193,14 @@ def grow(operator: LinearOperator, start: Block | Space, steps: int) -> Space:
             break
         chain = _step(operator, chain)
     return _reduce(block, chain)
+
+
+def steps_ahead(error: float, rtol: float) -> int:
+    """How many steps to make before looking again: in one step an error seldom falls by more than ten times.
+
+    A look costs a decomposition of T, which in a small problem is as much as a pass.
+    """
+    return max(1, ceil(log10(min(1e6, error / rtol))))
 
 
 def needed_bytes(space: Space, steps: int) -> float:
@@ -263,23 +286,29 @@ def variances(
 
 
 def _begin(operator: LinearOperator, block: Block) -> Chain:
-    (n, d), like = operator.shape, operator.like
-    parts = (block.data_noise, _product(operator, block.prior_noise), *block.parts[2:])
-    columns = torch.cat([part.to(like) for part in parts], dim=1)
-    columns = columns if n < d else _product(operator.T, columns)
+    (n, d), like, energies = operator.shape, operator.like, []
+
+    def columns_of(start: int, stop: int, part: LinearOperator) -> Tensor:
+        columns = block.columns(start, stop, part)
+        energies.append(float(columns[:, : block.draws].double().square().sum(0).mean()))
+        return columns if n < d else _product(part.T, columns)
+
+    columns = columns_of(0, n, operator) if n < d else over_parts(operator, columns_of)
     lengths = columns.norm(dim=0)
     lengths = torch.where(lengths > 0, lengths, 1)  # no column is dropped for its scale
     ahead, first = _orthonormal((), columns / lengths, ROUNDOFF * torch.finfo(like.dtype).eps * len(lengths))
     image = _product(operator.T, ahead) if n < d else None
     made = block.draws + (columns if image is None else ahead).shape[1]
-    return Chain((), first[:0, :0], first * lengths.double(), ahead, first[:, :0], image, 0.0, 2, made)
+    first, energy = first * lengths.double(), sum(energies)
+    return Chain((), first[:0, :0], first, ahead, first[:, :0], image, energy, 0.0, 2, made)
 
 
 def _step(operator: LinearOperator, chain: Chain) -> Chain:
     ahead, width, m = chain.ahead, chain.ahead.shape[1], len(chain.projected)
-    image = _product(operator, ahead) if chain.image is None else chain.image
-    product = _product(operator.T if chain.image is None else operator, image)
-    diagonal = (image.mT @ image).double()
+    if chain.image is None:
+        product, diagonal = _there_and_back(operator, ahead)
+    else:
+        product, diagonal = _product(operator, chain.image), (chain.image.mT @ chain.image).double()
     norm = max([chain.norm, *product.norm(dim=0).tolist()])
     projected = torch.nn.functional.pad(chain.projected, (0, width, 0, width))
     projected[m:, m:] = diagonal
@@ -294,6 +323,17 @@ def _step(operator: LinearOperator, chain: Chain) -> Chain:
     second = width if beyond is None else following.shape[1]  # columns of the other product of this step
     passes, columns = chain.passes + 1 + (second > 0), chain.columns + width + second
     return replace(chain, ahead=following, coupling=coupling, image=beyond, passes=passes, columns=columns)
+
+
+def _there_and_back(operator: LinearOperator, x: Tensor) -> tuple[Tensor, Tensor]:
+    """GᵀG x and xᵀGᵀG x, part by part: nothing has as many rows as G."""
+    product = x.new_zeros(operator.shape[1], x.shape[1])
+    square = torch.zeros(x.shape[1], x.shape[1], dtype=torch.float64, device=x.device)
+    for _, part in operator.parts():
+        image = _product(part, x)
+        product += _product(part.T, image)
+        square += (image.mT @ image).double()
+    return product, square
 
 
 def _orthonormal(blocks: tuple[Tensor, ...], x: Tensor, floor: float) -> tuple[Tensor, Tensor]:
@@ -387,14 +427,7 @@ def _estimate(space: Space, function: Callable[[Tensor], Tensor]) -> Estimate:
 def _product(operator: LinearOperator, x: Tensor) -> Tensor:
     if x.shape[1] == 0:
         return x.new_zeros(operator.shape[0], 0)
-    y = operator.matmat(x.to(operator.like))
-    finite = torch.isfinite(y.sum(0))
-    if not finite.all():
-        raise ValueError(
-            f"the product of {type(operator).__name__} of shape {operator.shape} with a finite block is not finite in "
-            f"{int((~finite).sum())} of {len(finite)} columns: look for missing or infinite values, or overflow"
-        )
-    return y
+    return check_product(operator, x, operator.matmat(x.to(operator.like)))
 
 
 def _ratio(alpha: float, beta: float) -> float:

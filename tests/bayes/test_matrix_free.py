@@ -9,8 +9,10 @@ import torch
 
 from lapwing import CG, SGD, Exact, Gaussian, GPrior, Isotropic, Krylov, LinearModel, PerGroup, infer
 from lapwing.bayes import inference
+from lapwing.bayes.noise import Noise
+from lapwing.linalg import memory
 from lapwing.linalg.estimators import inverse_root
-from lapwing.linalg.operators import Dense, Diagonal, LinearOperator
+from lapwing.linalg.operators import Dense, Diagonal, LinearOperator, Stacked
 from tests.problems import PROBLEMS, TALL, linear
 from tests.properties import check_covariance
 
@@ -234,19 +236,6 @@ def test_stochastic_gradients_reach_the_exact_draws(objective):
     assert relative(sgd.mean, exact.mean) < 0.05
 
 
-def test_the_published_em_loop_finds_the_precision():
-    """Warm starts, noise reuse, γ from eight draws, ten steps; exact MacKay as the reference."""
-    data = linear(300, 1, 25, noise_std=1.0, seed=7)
-    features = torch.linalg.qr(data.features)[0] * torch.linspace(4, 20, 25, dtype=torch.float64)
-    targets = features @ torch.linspace(-0.3, 0.3, 25, dtype=torch.float64) + (data.targets - data.targets.mean()) / 3
-    model = LinearModel(features, targets, Gaussian(1.0))
-    exact = infer(model, prior=GPrior(), draws=8)
-    em = infer(model, prior=GPrior(), draws=8, method=SGD("mixed", batch_size=60, steps=1500))
-    # γ from 8 draws has a relative spread of at most √(2 / (8γ)), and α ∝ γ amplifies it about twice
-    tolerance = 5 * 2 * (2 / (8 * exact.effective_dimension.value)) ** 0.5
-    assert abs(np.log(float(em.prior.precision) / float(exact.prior.precision))) < min(tolerance, 0.5)
-
-
 def test_all_methods_agree_path_by_path():
     """Check A-8: primal and dual decomposition, primal and dual Krylov, conjugate gradients; the same noise."""
     for data in (MEDIUM, WIDER):
@@ -364,3 +353,55 @@ def test_progress_reports_passes_and_can_be_silenced(capsys):
     assert capsys.readouterr().err == ""
     infer(model, draws=4, progress=True)
     assert "maximising the evidence" in capsys.readouterr().err
+
+
+TALLER = linear(800, 1, 30, noise_std=1.0, seed=11)
+
+
+@pytest.mark.parametrize("several", [False, True], ids=["one precision", "several"])
+def test_whole_passes_that_do_not_fit_give_way_to_stochastic_gradients(monkeypatch, several):
+    """800 × 30 features, 4 draws: CG is said to need 8 · 5 · (12 · 30 + 3 · 800) bytes, SGD 8 · 5 · (11 · 30 + 800)."""
+    by_cg, by_sgd = 8 * 5 * (12 * 30 + 3 * 800), 8 * 5 * (11 * 30 + 800)
+    monkeypatch.setattr(inference, "EXACT_SIZE", 20)
+    model = LinearModel(TALLER.features, TALLER.targets, Gaussian(1.0))
+    prior = PerGroup({"a": slice(0, 10), "b": slice(10, 30)}) if several else Isotropic()
+
+    def chosen(free: float, features: object = None) -> tuple[object, str]:
+        for module in (inference, memory):
+            monkeypatch.setattr(module, "available_bytes", lambda: free)
+        there = model if features is None else replace(model, features=features)
+        task = inference._Task(there, prior.on(there.features, torch.ones(800)), prior, Noise(0), 4, lambda _: None)
+        return inference._choose(task, None)
+
+    assert isinstance(chosen(2 * by_cg)[0], CG if several else Krylov)
+    method, why = chosen(2 * by_cg - 1)
+    assert method == SGD()
+    assert "110 kB with conjugate gradients" in why
+    assert "minibatches take 45.2 kB" in why
+    with pytest.raises(MemoryError, match=r"by stochastic gradients .*30 weights.* needs 45\.2 kB.*fewer draws"):
+        chosen(by_sgd)
+    # in batches of 100 rows there are no columns as long as the data
+    streamed = Stacked(Dense, [(part,) for part in TALLER.features.split(100)], (100,) * 8, 30, TALLER.features)
+    assert isinstance(chosen(2 * 8 * 5 * (12 * 30 + 3 * 100), streamed)[0], CG if several else Krylov)
+    # where a batch costs a product with every row, minibatches are no way out
+    with pytest.raises(MemoryError, match="by conjugate gradients"):
+        chosen(by_cg, Streamed(TALLER.features))
+
+
+def test_stochastic_gradients_chosen_for_memory_find_the_posterior(monkeypatch):
+    """The whole way: chosen, started without a Krylov space, tuned, and near the exact posterior."""
+    features = torch.linalg.qr(TALLER.features)[0] * torch.linspace(15, 30, 30, dtype=torch.float64)
+    signal = features @ torch.linspace(-0.4, 0.4, 30, dtype=torch.float64)
+    noise = torch.randn(800, generator=torch.Generator().manual_seed(12), dtype=torch.float64)
+    model = LinearModel(features, signal + noise, Gaussian())
+    exact = infer(model, prior=Isotropic(), draws=16)
+    monkeypatch.setattr(inference, "EXACT_SIZE", 20)
+    for module in (inference, memory):
+        monkeypatch.setattr(module, "available_bytes", lambda: 8 * 17 * (12 * 30 + 3 * 800))
+    posterior = infer(model, prior=Isotropic(), draws=16)
+    assert posterior.diagnostics["method"].startswith("SGD(")
+    assert "minibatches take" in posterior.diagnostics["why"]
+    assert float(posterior.likelihood.noise_std) == pytest.approx(float(exact.likelihood.noise_std), rel=0.02)
+    assert relative(features @ posterior.mean, features @ exact.mean) < 0.1
+    there = exact.at(float(posterior.prior.precision), float(posterior.likelihood.noise_std))
+    assert relative(features @ posterior.deviations, features @ there.deviations) < 0.1

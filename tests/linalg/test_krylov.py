@@ -219,7 +219,7 @@ def test_build_stops_at_its_tolerance_and_not_long_after(case, rtol):
     spread = krylov.effective_dimension(space, alpha, beta).value ** 0.5
     wrong = beta**0.5 * (case.g @ (case.solved(space, alpha, beta) - exact)).norm(dim=0)
     assert float(wrong.max()) <= rtol * spread
-    assert len(phases) == space.steps
+    assert 1 <= len(phases) <= space.steps
     assert f"{space.chain.passes} passes, {len(space.ritz)} directions" in phases[-1]
 
 

@@ -11,6 +11,7 @@ from lapwing.linalg.operators import (
     LinearOperator,
     LowRank,
     Sparse,
+    Stacked,
     as_operator,
     check_adjoint,
     row_blocks,
@@ -132,3 +133,83 @@ def test_sparse_shares_the_memory_of_the_matrix_it_was_given():
     operator = as_operator(matrix)
     assert isinstance(operator, Sparse)
     assert np.shares_memory(operator.matrix.data, matrix.data)
+
+
+ROWS = normal(11, 4, seed=6)
+
+
+def streamed(matrix: torch.Tensor = ROWS, batches: type = list) -> Stacked:
+    return Stacked(Dense, batches([(part,) for part in matrix.split((3, 6, 2))]), (3, 6, 2), 4, ROWS)
+
+
+class Once:
+    """Batches that can only be iterated, as a loader gives them."""
+
+    def __init__(self, batches):
+        self.batches = batches
+
+    def __iter__(self):
+        return iter(self.batches)
+
+
+@pytest.mark.parametrize("batches", [list, Once])
+def test_streamed_rows_obey_the_laws(batches, generator):
+    check_operator(streamed(batches=batches), ROWS, generator)
+    scaled = Diagonal(normal(11)) @ (streamed(batches=batches) @ Diagonal(normal(4))) * 2.0
+    check_operator(scaled, 2 * normal(11)[:, None] * ROWS * normal(4), generator)
+    assert [start for start, _ in scaled.parts()] == [0, 3, 9]
+
+
+def test_a_normal_product_works_on_one_part_at_a_time():
+    """Nothing with as many rows as the data: the largest block has those of a batch."""
+    seen = []
+
+    class Noted(LinearOperator):
+        def __init__(self, matrix):
+            self.matrix = matrix
+
+        shape = property(lambda self: tuple(self.matrix.shape))
+        like = property(lambda self: self.matrix)
+
+        def matmat(self, x):
+            seen.append(len(self.matrix))
+            return self.matrix @ x
+
+        def rmatmat(self, y):
+            seen.append(-len(y))
+            return self.matrix.mT @ y
+
+    operator = Stacked(Noted, [(part,) for part in ROWS.split((3, 6, 2))], (3, 6, 2), 4, ROWS)
+    x = normal(4, 5, seed=7)
+    torch.testing.assert_close((operator.T @ operator) @ x, ROWS.mT @ (ROWS @ x), rtol=1e-12, atol=1e-12)
+    assert seen == [3, -3, 6, -6, 2, -2]
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("batches", [list, Once])
+def test_a_product_that_is_not_finite_names_its_batch(scaled, batches):
+    broken = ROWS.clone()
+    broken[5, 2] = torch.nan
+    operator: LinearOperator = streamed(broken, batches)
+    operator = Diagonal(normal(11)) @ operator @ Diagonal(normal(4)) if scaled else operator
+    where = r"Stacked with a finite block is not finite in 5 of 5 columns \(batch 2 of 3, rows 3–8\): look for missing"
+    x, y = normal(4, 5), normal(11, 5)
+    for product in (lambda: operator @ x, lambda: operator.T @ y, lambda: (operator.T @ operator) @ x):
+        with pytest.raises(ValueError, match=where):
+            product()
+    assert not (operator @ (x * torch.nan)).isfinite().any()  # not the operator's doing
+
+
+@pytest.mark.parametrize(("batches", "which"), [(list, "batch 2 of 3"), (Once, "batch 2")])
+def test_a_sum_over_batches_that_is_not_finite_names_its_batch(batches, which):
+    parts = [(A * factor,) for factor in (1.0, torch.inf, 2.0)]
+    operator = BatchSum(Dense, batches(parts), (5, 7), A)
+    for product in (lambda: operator @ normal(7, 3), lambda: operator.T @ normal(5, 3)):
+        with pytest.raises(ValueError, match=rf"BatchSum with a finite block .* of 3 columns \({which}\)"):
+            product()
+
+
+def test_a_batch_of_another_height_is_refused():
+    operator = Stacked(Dense, [(ROWS[:3],), (ROWS[3:],)], (3, 7), 4, ROWS)
+    with pytest.raises(ValueError, match=r"batch 2 of 2 has shape \(8, 4\), expected \(7, 4\)"):
+        operator @ normal(4, 2)

@@ -5,6 +5,7 @@ import pytest
 import scipy.sparse
 import torch
 from torch import Generator, Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from lapwing.linalg.operators import BlockDiagonal, Dense, Diagonal, LinearOperator, LowRank, as_operator
 from lapwing.linalg.solvers import CG, NotConverged
@@ -16,6 +17,7 @@ from lapwing.linalg.stochastic import (
     best_fraction,
     gradient_moments,
     gradient_variances,
+    stable_length,
 )
 
 
@@ -404,3 +406,112 @@ def test_wrong_arguments_are_refused():
         for solver in (SGD, DualDescent):
             with pytest.raises(ValueError, match="expected at least 1, at least 1"):
                 solver(**settings)
+
+
+def second_moments(step: float, curvature: float, variance: float, momentum: float) -> Tensor:
+    """What one step of Nesterov's method on a random curvature does to E z², E z z₋, E z₋²."""
+    kept, square = 1 - step * curvature, (1 - step * curvature) ** 2 + step**2 * variance
+    m = momentum
+    rows = [
+        [square * (1 + m) ** 2, -2 * square * m * (1 + m), square * m**2],
+        [kept * (1 + m), -kept * m, 0],
+        [1, 0, 0],
+    ]
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def radius(matrix: Tensor) -> float:
+    return float(torch.linalg.eigvals(matrix).abs().max())
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9, 0.99])
+@pytest.mark.parametrize("spread", [0.0, 0.02, 0.3, 1.0, 4.0, 90.0])
+def test_the_stable_length_is_the_edge_of_stability(momentum, spread):
+    """Below it all curvatures up to the largest are stable in mean square, above it one of them is not."""
+    curvatures = [*torch.logspace(-5, 0, 100).tolist(), 1.0]
+    length = stable_length(3.0, 3.0 * spread, momentum)
+
+    def worst(step: float) -> float:
+        return max(radius(second_moments(step, 3 * x, 9 * x * spread, momentum)) for x in curvatures)
+
+    assert worst(0.999 * length) < 1
+    assert worst(1.02 * length) > 1
+
+
+CURVED = {
+    "alike": normal(9, 2, seed=90),
+    "one long row": torch.cat([normal(8, 2, seed=91), 6 * normal(1, 2, seed=92)]),
+    "one direction": torch.cat([normal(9, 1, seed=93) + 4, 0.3 * normal(9, 1, seed=94)], dim=1),
+}
+
+
+@pytest.mark.parametrize("name", CURVED)
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_sgd_at_its_own_step_length_is_stable_in_mean_square(name, size, momentum):
+    """The exact second-moment operator over every batch there is, all directions coupled: (2d)² × (2d)²."""
+    rows, count, precision, d = CURVED[name], 9 // size, 0.1, 2
+    batches = Minibatches(Dense(rows), size, momentum, reshuffled=False)
+    length, total, chosen = batches.step_length(precision, seeded(0)), 0.0, list(combinations(range(9), size))
+    identity = torch.eye(d, dtype=torch.float64)
+    for batch in chosen:
+        part = rows[list(batch)]
+        kept = identity - length * (count * part.mT @ part + precision * identity)
+        step = torch.cat(
+            [
+                torch.cat([(1 + momentum) * kept, -momentum * kept], dim=1),
+                torch.cat([identity, 0 * identity], dim=1),
+            ]
+        )
+        total = total + torch.kron(step, step) / len(chosen)
+    assert radius(total) < 1
+
+
+def test_a_single_batch_is_drawn_like_one_of_an_epoch():
+    """Without repetition, every row with probability 1 / count, short and long batches in their share."""
+    for features in (Dense(ROWS), Streamed(ROWS)):
+        batches = Minibatches(features, batch_size=9, momentum=0.9, reshuffled=False)
+        drawn = [rows for rows, _ in islice(batches.stream(seeded(0)), 4000)]
+        assert all(len(rows.unique()) == len(rows) for rows in drawn)
+        assert {len(rows) for rows in drawn} == {8, 9}
+        hits = torch.bincount(torch.cat(drawn), minlength=N) / 4000
+        z = (hits - 1 / batches.count) / (0.1 * 0.9 / 4000) ** 0.5
+        assert z.abs().max() < 5
+    whole = Minibatches(Dense(ROWS), batch_size=N, momentum=0.9, reshuffled=False)
+    assert next(whole.stream(seeded(0)))[0].sort().values.tolist() == list(range(N))
+
+
+def test_a_single_batch_does_not_cost_a_look_at_every_row():
+    """A hundred million rows that are never made: a permutation of them alone would take 800 MB."""
+
+    class Endless(LinearOperator):
+        shape, like = (10**8, D), ROWS
+
+        def matmat(self, x):
+            raise AssertionError
+
+        rmatmat = matmat
+
+        def rows(self, start, stop):
+            return torch.full((stop - start, D), float(start), dtype=torch.float64)
+
+    batches = Minibatches(Endless(), batch_size=100, momentum=0.9, reshuffled=False)
+    wide = Minibatches(Dense(ROWS[:1].expand(10**7, D)), batch_size=100, momentum=0.9, reshuffled=False)
+    with Largest() as seen:
+        starts = [int(rows[0]) for rows, _ in islice(batches.stream(seeded(0)), 20)]
+        assert next(wide.stream(seeded(0)))[1].shape == (100, D)
+    assert len(set(starts)) == 20
+    assert seen.elements <= 100 * D
+
+
+class Largest(TorchDispatchMode):
+    """The size of the largest tensor made."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, (tuple, list)) else [result]:
+            if isinstance(tensor, Tensor):
+                self.elements = max(self.elements, tensor.numel())
+        return result

@@ -1,8 +1,16 @@
 """Linear operators: matrices known by their products with blocks of columns."""
 
-from lapwing.linalg.operators.composed import BatchSum, Double, Product, Scaled, Sum, Transpose
+from lapwing.linalg.operators.composed import BatchSum, Double, Product, Scaled, Stacked, Sum, Transpose
 from lapwing.linalg.operators.interface import BLOCK_ELEMENTS, LinearOperator, row_blocks, unit_columns
-from lapwing.linalg.operators.products import check_adjoint, gram, rows_of
+from lapwing.linalg.operators.products import (
+    Rows,
+    check_adjoint,
+    check_product,
+    gram,
+    normal_product,
+    over_parts,
+    rows_of,
+)
 from lapwing.linalg.operators.stored import (
     BlockDiagonal,
     Dense,
@@ -23,14 +31,19 @@ __all__ = [
     "LinearOperator",
     "LowRank",
     "Product",
+    "Rows",
     "Scaled",
     "Sparse",
+    "Stacked",
     "Sum",
     "Transpose",
     "as_operator",
     "as_tensor",
     "check_adjoint",
+    "check_product",
     "gram",
+    "normal_product",
+    "over_parts",
     "row_blocks",
     "rows_of",
     "unit_columns",

@@ -37,6 +37,13 @@ class LinearOperator(ABC):
     def rmatmat(self, y: Tensor) -> Tensor:  # (n, k) -> (d, k)
         """The product Aᵀ y with a block of columns."""
 
+    def parts(self) -> Iterator[tuple[int, LinearOperator]]:
+        """Consecutive blocks of rows as operators, each with the number of its first row.
+
+        One whole block unless rows are streamed. What is computed part by part needs no product of all rows at once.
+        """
+        yield 0, self
+
     def rows(self, start: int, stop: int) -> Tensor:  # (stop - start, d)
         """A block of rows as a dense tensor."""
         return self.rmatmat(unit_columns(self.shape[0], start, stop, self.like)).mT
@@ -56,8 +63,12 @@ class LinearOperator(ABC):
 
     def row_squares(self, weights: Tensor | None = None) -> Tensor:  # (n,)
         """The squared norm of every row, Σ_j w_j a_ij²."""
-        blocks = (rows.square() for rows in row_blocks(self))
-        return torch.cat([block.sum(1) if weights is None else block @ weights.to(block) for block in blocks])
+        total, start = torch.empty(self.shape[0], dtype=self.like.dtype, device=self.like.device), 0
+        for rows in row_blocks(self):  # into one tensor: small ones kept between large blocks break up the heap
+            block = rows.square()
+            total[start : start + len(rows)] = block.sum(1) if weights is None else block @ weights.to(block)
+            start += len(rows)
+        return total
 
     def column_squares(self, weights: Tensor | None = None) -> Tensor:  # (d,)
         """The squared norm of every column, Σ_i w_i a_ij²."""
@@ -116,11 +127,12 @@ class LinearOperator(ABC):
 
 
 def row_blocks(operator: LinearOperator, elements: int = BLOCK_ELEMENTS) -> Iterator[Tensor]:
-    """Dense blocks of rows, in order, each of about `elements` numbers."""
-    n, d = operator.shape
-    height = max(1, min(n, elements // max(1, d)))
-    for start in range(0, n, height):
-        yield operator.rows(start, min(start + height, n))
+    """Dense blocks of rows, in order, each of about `elements` numbers and within one part."""
+    for _, part in operator.parts():
+        n, d = part.shape
+        height = max(1, min(n, elements // max(1, d)))
+        for start in range(0, n, height):
+            yield part.rows(start, min(start + height, n))
 
 
 def unit_columns(size: int, start: int, stop: int, like: Tensor) -> Tensor:  # (size, stop - start)

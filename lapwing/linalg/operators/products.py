@@ -2,10 +2,71 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Protocol
+
 import torch
 from torch import Generator, Tensor
 
 from lapwing.linalg.operators.interface import LinearOperator, row_blocks
+
+
+class Rows(Protocol):
+    """A tall matrix of which blocks of rows are made when they are needed: any operator, or a table of noise."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of rows and columns."""
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        """A block of rows."""
+
+
+def over_parts(operator: LinearOperator, of_part: Callable[[int, int, LinearOperator], Tensor]) -> Tensor:
+    """The sum over an operator's parts of what is computed from each: its first row, the row after its last, itself.
+
+    >>> from lapwing.linalg.operators import Dense
+    >>> over_parts(Dense(torch.eye(3, 2)), lambda start, stop, part: part.T @ torch.ones(stop - start))
+    tensor([1., 1.])
+    """
+    parts = ((start, start + part.shape[0], part) for start, part in operator.parts())
+    total = of_part(*next(parts))
+    for part in parts:
+        total = total + of_part(*part)
+    return total
+
+
+def normal_product(operator: LinearOperator, x: Tensor) -> Tensor:  # (d, k) -> (d, k)
+    """AᵀA x, part by part."""
+    return over_parts(operator, lambda _start, _stop, part: part.rmatmat(part.matmat(x)))
+
+
+def check_product(
+    operator: LinearOperator | str, x: Tensor, product: Tensor, *,
+    batch: tuple[int, int | None] | None = None, rows: tuple[int, int] | None = None,
+) -> Tensor:  # fmt: skip
+    """The product itself; raises where it is not finite though x is, and says where it came from.
+
+    `batch` is the number of the batch, from 0, and how many there are if that is known; `rows` its first row and
+    the one after its last. What is not finite on the way in is not the operator's doing and passes through.
+
+    >>> check_product("Jacobian", torch.ones(2, 1), torch.tensor([[torch.nan]]), batch=(2, 12), rows=(20, 30))
+    Traceback (most recent call last):
+    ValueError: the product of Jacobian ... is not finite in 1 of 1 columns (batch 3 of 12, rows 20–29)...
+    """
+    finite = torch.isfinite(product.sum(0))
+    if bool(finite.all()) or not bool(torch.isfinite(x).all()):
+        return product
+    name = operator if isinstance(operator, str) else f"{type(operator).__name__} of shape {operator.shape}"
+    where = []
+    if batch is not None:
+        where.append(f"batch {batch[0] + 1}" + ("" if batch[1] is None else f" of {batch[1]}"))
+    if rows is not None:
+        where.append(f"rows {rows[0]}–{rows[1] - 1}")
+    raise ValueError(
+        f"the product of {name} with a finite block is not finite in {int((~finite).sum())} of {len(finite)} columns"
+        f"{' (' + ', '.join(where) + ')' if where else ''}: look for missing or infinite values there, or overflow"
+    )
 
 
 def check_adjoint(operator: LinearOperator, *, generator: Generator, tolerance: float | None = None) -> float:
@@ -18,11 +79,19 @@ def check_adjoint(operator: LinearOperator, *, generator: Generator, tolerance: 
     True
     """
     n, d = operator.shape
-    x, y = (torch.randn(size, 2, generator=generator, dtype=torch.float64) for size in (d, n))
-    x, y = x.to(operator.like), y.to(operator.like)
-    forward, backward = operator @ x, operator.T @ y
-    size = (forward.norm(dim=0) * y.norm(dim=0)).max() + (backward.norm(dim=0) * x.norm(dim=0)).max()
-    mismatch = float(((forward * y).sum(0) - (backward * x).sum(0)).abs().max() / size.clamp_min(1e-300))
+
+    def normal(size: int) -> Tensor:
+        return torch.randn(size, 2, generator=generator, dtype=torch.float64).to(operator.like)
+
+    def products(_start: int, _stop: int, part: LinearOperator) -> Tensor:  # ⟨Ax, y⟩, ‖Ax‖², ‖y‖², then Aᵀy
+        forward, y = part.matmat(x), normal(part.shape[0])
+        sums = torch.stack([(forward * y).sum(0), forward.square().sum(0), y.square().sum(0)])
+        return torch.cat([sums, part.rmatmat(y)])
+
+    x = normal(d)
+    (inner, forward, y), backward = (both := over_parts(operator, products))[:3], both[3:]
+    size = (forward * y).sqrt().max() + (backward.norm(dim=0) * x.norm(dim=0)).max()
+    mismatch = float((inner - (backward * x).sum(0)).abs().max() / size.clamp_min(1e-300))
     limit = tolerance or 10 * torch.finfo(operator.like.dtype).eps * max(n, d) ** 0.5
     if not mismatch <= limit:
         raise ValueError(
@@ -36,10 +105,11 @@ def check_adjoint(operator: LinearOperator, *, generator: Generator, tolerance: 
 def gram(operator: LinearOperator) -> Tensor:  # (d, d)
     """AᵀA in float64, from blocks of rows."""
     d = operator.shape[1]
-    total = torch.zeros(d, d, dtype=torch.float64, device=operator.like.device)
+    total, start = torch.zeros(d, d, dtype=torch.float64, device=operator.like.device), 0
     for rows in row_blocks(operator):
-        block = rows.double()
-        total.addmm_(block.mT, block)
+        block, stop = rows.double(), start + len(rows)
+        total.addmm_(block.mT, check_product(operator, block.new_ones(1), block, rows=(start, stop)))
+        start = stop
     return total
 
 
