@@ -277,8 +277,10 @@ def _begin(operator: LinearOperator, block: Block) -> Chain:
 
 def _step(operator: LinearOperator, chain: Chain) -> Chain:
     ahead, width, m = chain.ahead, chain.ahead.shape[1], len(chain.projected)
-    image = _product(operator, ahead) if chain.image is None else chain.image
-    product = _product(operator.T if chain.image is None else operator, image)
+    if chain.image is None:
+        image, product = (_finite(operator, y) for y in operator.normal(ahead.to(operator.like)))
+    else:
+        image, product = chain.image, _product(operator, chain.image)
     diagonal = (image.mT @ image).double()
     norm = max([chain.norm, *product.norm(dim=0).tolist()])
     projected = torch.nn.functional.pad(chain.projected, (0, width, 0, width))
@@ -382,7 +384,10 @@ def _estimate(space: Space, function: Callable[[Tensor], Tensor]) -> Estimate:
 def _product(operator: LinearOperator, x: Tensor) -> Tensor:
     if x.shape[1] == 0:
         return x.new_zeros(operator.shape[0], 0)
-    y = operator.matmat(x.to(operator.like))
+    return _finite(operator, operator.matmat(x.to(operator.like)))
+
+
+def _finite(operator: LinearOperator, y: Tensor) -> Tensor:
     finite = torch.isfinite(y.sum(0))
     if not finite.all():
         raise ValueError(

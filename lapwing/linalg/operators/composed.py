@@ -10,7 +10,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from lapwing.linalg.operators.interface import LinearOperator
+from lapwing.linalg.operators.interface import LinearOperator, Weigh
 from lapwing.linalg.operators.stored import Dense, Diagonal, LowRank, Sparse
 
 
@@ -127,7 +127,24 @@ class Product(LinearOperator):
         )
 
     def matmat(self, x: Tensor) -> Tensor:
+        if isinstance(self.left, Transpose) and self.left.inner is self.right:
+            return self.right.normal(x)[1]
         return self.left.matmat(self.right.matmat(x))
+
+    def normal(self, x: Tensor, weigh: Weigh | None = None) -> tuple[Tensor, Tensor]:
+        if isinstance(self.right, Diagonal):
+            image, product = self.left.normal(self.right.matmat(x), weigh)
+            return image, self.right.matmat(product)
+        if not isinstance(self.left, Diagonal):
+            return LinearOperator.normal(self, x, weigh)
+        diagonal = self.left.diagonal
+
+        def both(block: Tensor, start: int) -> Tensor:
+            part = diagonal[start : start + len(block), None]
+            return part * (part * block if weigh is None else weigh(part * block, start))
+
+        image, product = self.right.normal(x, both)
+        return diagonal[:, None] * image, product
 
     def rmatmat(self, y: Tensor) -> Tensor:
         return self.right.rmatmat(self.left.rmatmat(y))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
+Weigh = Callable[[Tensor, int], Tensor]  # a block of rows and the number of its first to the block times B
 BLOCK_ELEMENTS = 2**22  # a block of rows worked on at once holds about 32 MB of float64
 
 
@@ -36,6 +37,11 @@ class LinearOperator(ABC):
     @abstractmethod
     def rmatmat(self, y: Tensor) -> Tensor:  # (n, k) -> (d, k)
         """The product Aᵀ y with a block of columns."""
+
+    def normal(self, x: Tensor, weigh: Weigh | None = None) -> tuple[Tensor, Tensor]:  # (n, k), (d, k)
+        """A x and Aᵀ B A x, where B acts on blocks of rows: cheaper than two products where both share work."""
+        image = self.matmat(x)
+        return image, self.rmatmat(image if weigh is None else weigh(image, 0))
 
     def rows(self, start: int, stop: int) -> Tensor:  # (stop - start, d)
         """A block of rows as a dense tensor."""
