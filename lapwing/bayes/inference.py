@@ -16,7 +16,7 @@ from lapwing.bayes.linear_model import Centre, LinearModel
 from lapwing.bayes.methods import CG, SGD, Exact, Krylov, Method
 from lapwing.bayes.noise import PRIOR, Noise
 from lapwing.bayes.posterior import Posterior, assemble
-from lapwing.bayes.priors import DiagonalPrior, GPrior, Prior
+from lapwing.bayes.priors import DiagonalPrior, GPrior, Prior, resolve
 from lapwing.bayes.statistics import Ritz, Statistics, from_space, known_trace, shared_space, summarise, whitened_data
 from lapwing.linalg import krylov
 from lapwing.linalg.memory import available_bytes
@@ -78,7 +78,7 @@ def infer(
         raise ValueError(f"draws must not be negative, got {draws}")
     if model.likelihood.noise_std is None and not bool((model.targets != 0).any()):
         raise ValueError("every target is zero, so the noise cannot be tuned: give Gaussian(noise_std=…)")
-    choice, started = prior or GPrior(), time.perf_counter()
+    choice, started = resolve(prior or GPrior(), model.groups), time.perf_counter()
     weights = model.row_counts * model.likelihood.row_precision(model.targets)
     resolved = choice.on(model.features, weights, model.blocks)
     task = _Task(model, resolved, choice, Noise(seed), draws, reporter(progress))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -44,6 +44,7 @@ class LinearModel:
     features_at: Callable[[Any], LinearOperator] = as_operator
     centre: Centre | None = None
     blocks: Tensor | None = None  # (d,), the number of the tensor that each weight belongs to
+    groups: Callable[[str], Mapping[str, Tensor]] | None = None  # the groups of weights that a kind of grouping makes
 
     def __post_init__(self) -> None:
         features, targets = as_operator(self.features), as_tensor(self.targets)

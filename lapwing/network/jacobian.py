@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, final
@@ -22,6 +24,7 @@ from lapwing.network.parameters import Layout, Select, check_model
 Weights = dict[str, Tensor]
 Forward = Literal["plain", "tracked"] | None  # None where an operation has no forward mode: two reverse passes serve
 FACTOR_ELEMENTS = 2**25  # numbers that the factors of the data worked on at once may hold
+CHUNK = 4  # columns at once in forward mode where nothing else is known
 PROBED = 16  # data that a probe works on
 
 
@@ -147,7 +150,8 @@ class _Direct:
 
         if len(columns) == 1:
             return along(self.network.layout.unflatten(columns[0])).detach().reshape(1, -1)
-        return vmap(along)(self.network.layout.unflatten_each(columns)).detach().reshape(len(columns), -1)
+        with _quiet():
+            return vmap(along)(self.network.layout.unflatten_each(columns)).detach().reshape(len(columns), -1)
 
     def transposed(self, y: Tensor) -> Tensor:  # (b · c, k) -> (p, k)
         outputs, at = self._graph
@@ -249,18 +253,28 @@ def _rows_of(network: Network, datum: Tensor) -> Tensor:  # (c, p)
     found: Any = vjp(lambda weights: network(weights, datum), network.chosen())
     outputs, pull = found
     units = torch.eye(outputs.numel(), dtype=outputs.dtype, device=outputs.device)[:, None]
-    (gradients,) = vmap(pull)(units)
+    with _quiet():
+        (gradients,) = vmap(pull)(units)
     flat = torch.cat([gradients[name].reshape(len(units), -1) for name in network.layout.names], dim=1)
     return network.layout.gather(flat.detach().mT).mT
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without torch's remark that some operation is looped over instead of batched."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="There is a performance drop")
+        yield
 
 
 def prepared(jacobian: Jacobian) -> Jacobian:
     """The same Jacobian with a plan found by a short probe on its first data."""
     batch = next(iter(jacobian.inputs))[:PROBED]
     probe = replace(jacobian, inputs=Inputs.of((batch,)))
-    plan = Plan(forward_mode(probe))
-    plan = replace(plan, chunk=_chunk(replace(probe, plan=plan), batch))
-    return replace(jacobian, plan=_with_factors(replace(probe, plan=plan), batch[:3]))
+    plan = _with_factors(replace(probe, plan=Plan(forward_mode(probe), chunk=CHUNK)), batch[:3])
+    if plan.factored_from > 2 * CHUNK:  # otherwise few columns are left to forward mode
+        plan = replace(plan, chunk=_chunk(replace(probe, plan=plan), batch))
+    return replace(jacobian, plan=plan)
 
 
 def forward_mode(jacobian: Jacobian) -> Forward:

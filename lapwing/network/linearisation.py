@@ -12,6 +12,7 @@ from lapwing.bayes.likelihoods import Gaussian
 from lapwing.bayes.linear_model import Centre, LinearModel
 from lapwing.network.batches import BATCH_SIZE, Batches, Inputs, as_batches
 from lapwing.network.checks import checked_outputs
+from lapwing.network.groups import weight_groups
 from lapwing.network.jacobian import Jacobian, Network, prepared
 from lapwing.network.parameters import Select
 
@@ -38,6 +39,7 @@ def linearise(
         features, adjusted.reshape(targets.shape), likelihood, weights=weights,
         features_at=lambda inputs: replace(features, inputs=_inputs(inputs)),
         blocks=network.layout.tensor_of(),
+        groups=lambda kind: weight_groups(network, kind, next(iter(features.inputs))),
         centre=Centre(lambda inputs: torch.cat([network.outputs(batch) for batch in _inputs(inputs)]), network.weights),
     )  # fmt: skip
 
