@@ -272,6 +272,35 @@ def _add(tracer: _Tracer, x: Any, y: Any) -> Tensor:
     return tracer.use(value, None, terms)
 
 
+class elementary_norms(TorchFunctionMode):
+    """Inside, normalisation layers are made of sums and products.
+
+    Torch's own forward derivatives of them hold the mean and the spread of the inputs fixed: right as numbers, wrong
+    when differentiated once more with respect to the inputs.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return ELEMENTARY.get(func, func)(*args, **(kwargs or {}))
+
+
+def _plain_layer_norm(x: Tensor, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Tensor:
+    value = _standardised(x, tuple(range(x.ndim - len(shape), x.ndim)), eps)
+    value = value if weight is None else value * weight
+    return value if bias is None else value + bias
+
+
+def _plain_group_norm(x: Tensor, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Tensor:
+    value = _standardised(x.reshape(len(x), groups, -1), (2,), eps).reshape(x.shape)
+    around = (-1, *[1] * (x.ndim - 2))
+    value = value if weight is None else value * weight.reshape(around)
+    return value if bias is None else value + bias.reshape(around)
+
+
+def _standardised(x: Tensor, axes: tuple[int, ...], eps: float) -> Tensor:
+    centred = x - x.mean(axes, keepdim=True)
+    return centred * (centred.square().mean(axes, keepdim=True) + eps).rsqrt()
+
+
 def _shift(name: str | None, rows: Tensor) -> list[Rows | Tokens]:
     return [] if name is None else [Rows(name, rows.reshape(rows.shape[0] * rows.shape[1], -1))]
 
@@ -293,3 +322,4 @@ RULES: dict[Any, Callable[..., Tensor]] = {
     Tensor.__add__: _add,
     Tensor.__radd__: _add,
 }
+ELEMENTARY: dict[Any, Callable[..., Tensor]] = {F.layer_norm: _plain_layer_norm, F.group_norm: _plain_group_norm}

@@ -18,7 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from lapwing.linalg.operators import LinearOperator
 from lapwing.linalg.operators.interface import Weigh
 from lapwing.network.batches import Inputs
-from lapwing.network.factors import Rows, Tokens, Unfactored, factor
+from lapwing.network.factors import Rows, Tokens, Unfactored, elementary_norms, factor
 from lapwing.network.parameters import Layout, Select, check_model
 
 Weights = dict[str, Tensor]
@@ -70,8 +70,9 @@ class Network:
 
     def directional(self, inputs: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:  # (b, c), (b, c, k)
         """Outputs f(x) and J(x) z for every column z, both differentiable with respect to the inputs x."""
-        found = [self._directional(inputs, self.layout.unflatten(column)) for column in columns.mT]
-        return self(self.chosen(), inputs), torch.stack(found, dim=-1)
+        with elementary_norms():
+            found = [self._directional(inputs, self.layout.unflatten(column)) for column in columns.mT]
+            return self(self.chosen(), inputs), torch.stack(found, dim=-1)
 
     def _directional(self, inputs: Tensor, tangent: Weights) -> Tensor:
         with torch.enable_grad():

@@ -125,14 +125,11 @@ def stretched(kind: str, k: float) -> tuple[nn.Module, Tensor]:
 
 
 def telling(kind: str) -> Tensor:
-    """Targets that say something about the group and about the rest: outputs of a network some way off."""
+    """Targets that say something about the group and about the rest: a step in all weights, seen by the tangent."""
     model, inputs = stretched(kind, 1.0)
-    state = model.state_dict()
-    for seed, (name, weight) in enumerate(model.named_parameters()):
-        state[name] += 0.7 * float(weight.detach().std()) * normal(*weight.shape, seed=seed)
-    model.load_state_dict(state)
-    outputs = model(inputs).detach()
-    return outputs + 0.1 * normal(*outputs.shape, seed=9)
+    network = Network.of(model)
+    outputs, moved = network.directional(inputs, normal(network.layout.size, 2, seed=5))
+    return (outputs + moved[..., 0]).detach() + 0.1 * normal(*outputs.shape, seed=9)
 
 
 @pytest.mark.parametrize("kind", ["layer norm", "group norm", "batch norm", "weight norm"])
