@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lapwing.linalg.memory import check_memory
-from lapwing.linalg.operators import LinearOperator, gram
+from lapwing.linalg.operators import LinearOperator, gram, row_gram
 
 Side = Literal["primal", "dual", "svd"]
 
@@ -89,10 +89,11 @@ def _primal(operator: LinearOperator) -> Spectrum:
 
 
 def _dual(operator: LinearOperator) -> Spectrum:
-    values, left = torch.linalg.eigh(gram(operator.T))
+    values, left = torch.linalg.eigh(row_gram(operator))
     kept = values > cutoff(values, operator.shape[1])
     values, left = values[kept], left[:, kept]
-    return Spectrum(operator.rmatmat(left.to(operator.like)).double() / values.sqrt(), values)
+    vectors = operator.rmatmat(left.to(operator.like)).double()
+    return Spectrum(vectors.div_(values.sqrt()), values)
 
 
 def _svd(operator: LinearOperator) -> Spectrum:

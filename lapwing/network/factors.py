@@ -68,6 +68,16 @@ class Tokens:
 
 @final
 @dataclass(frozen=True, eq=False)
+class Factors:
+    """The Jacobian of one batch as a sum of terms."""
+
+    outputs: Tensor  # (b, c)
+    terms: list[Rows | Tokens]
+    gradients: int  # numbers that the gradients at all layers held before they became terms
+
+
+@final
+@dataclass(frozen=True, eq=False)
 class _Use:
     """One use of weights: how their rows follow from the gradients at its output (b, c, …)."""
 
@@ -112,10 +122,8 @@ class _Tracer(TorchFunctionMode):
         return value.clone() if fresh else value
 
 
-def factor(
-    function: Callable[[dict[str, Tensor]], Tensor], weights: dict[str, Tensor], columns: float
-) -> tuple[Tensor, list[Rows | Tokens]]:
-    """Outputs (b, c) and the terms whose sum is the Jacobian, in the form that is cheapest for so many columns.
+def factor(function: Callable[[dict[str, Tensor]], Tensor], weights: dict[str, Tensor], columns: float) -> Factors:
+    """The outputs and the terms whose sum is the Jacobian, in the form that is cheapest for so many columns.
 
     Every datum must depend on its own inputs alone. Raises `Unfactored` where some weight is used otherwise.
     """
@@ -125,15 +133,17 @@ def factor(
     if any(use.seen is not None and use.seen._version != use.version for use in tracer.uses):
         raise Unfactored("an operation in place")
     if not outputs.requires_grad:
-        return outputs, []
+        return Factors(outputs, [], 0)
     b, c = outputs.shape
     edges, passes = [use.edge for use in tracer.uses], []
     for output in range(c):
         ahead = output < c - 1
         passes.append(torch.autograd.grad(outputs[:, output].sum(), edges, retain_graph=ahead, allow_unused=True))
+    felt = [list(gradients) for gradients in zip(*passes, strict=True)]  # by use, so that each can be let go
+    passes.clear()
     terms: list[Rows | Tokens] = []
-    for number, use in enumerate(tracer.uses):
-        gradients = [found[number] for found in passes]
+    for use in tracer.uses:
+        gradients = felt.pop(0)
         if all(gradient is None for gradient in gradients):
             continue
         if use.shape[0] % b:
@@ -141,8 +151,9 @@ def factor(
         like = next(gradient for gradient in gradients if gradient is not None)
         parts = [torch.zeros_like(like) if gradient is None else gradient for gradient in gradients]
         whole = torch.stack([part.reshape(b, use.shape[0] // b, *use.shape[1:]) for part in parts], dim=1)
+        del gradients, like, parts
         terms += use.terms(whole if use.shape[0] != b else whole[:, :, 0], columns)
-    return outputs.detach(), terms
+    return Factors(outputs.detach(), terms, c * sum(use.shape.numel() for use in tracer.uses))
 
 
 def _linear(tracer: _Tracer, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -18,7 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from lapwing.linalg.operators import LinearOperator
 from lapwing.linalg.operators.interface import Weigh
 from lapwing.network.batches import Inputs
-from lapwing.network.factors import Rows, Tokens, Unfactored, elementary_norms, factor
+from lapwing.network.factors import COLUMNS, Factors, Rows, Tokens, Unfactored, elementary_norms, factor
 from lapwing.network.parameters import Layout, Select, check_model
 
 Weights = dict[str, Tensor]
@@ -206,26 +206,31 @@ class Jacobian(LinearOperator):
     def like(self) -> Tensor:
         return self.network.fixed[self.network.layout.names[0]]
 
+    rows_are_cheap = True
+
     def matmat(self, x: Tensor) -> Tensor:
-        return torch.cat([piece.times(x) for piece in self._pieces(x.shape[1] / 2)])
+        columns = x.to(self.like)  # a solver may keep more digits than the network has
+        return torch.cat([piece.times(columns) for piece in self._pieces(x.shape[1] / 2)]).to(x)
 
     def rmatmat(self, y: Tensor) -> Tensor:
+        given, y = y, y.to(self.like)
         total, start = y.new_zeros(self.shape[1], y.shape[1]), 0
         for piece in self._pieces(y.shape[1] / 2):
             height = piece.height if isinstance(piece, _Factored) else len(piece.inputs) * self.outputs
             total += piece.transposed(y[start : start + height])
             start += height
-        return total
+        return total.to(given)
 
     def normal(self, x: Tensor, weigh: Weigh | None = None) -> tuple[Tensor, Tensor]:
         """J x and Jᵀ B J x batch by batch, with one pass through the network for both."""
+        given, x = x, x.to(self.like)
         images, total, start = [], x.new_zeros(self.shape[1], x.shape[1]), 0
         for piece in self._pieces(x.shape[1]):
             image = piece.times(x)
-            total += piece.transposed(image if weigh is None else weigh(image, start))
+            total += piece.transposed(image if weigh is None else weigh(image, start).to(image))
             images.append(image)
             start += len(image)
-        return torch.cat(images), total
+        return torch.cat(images).to(given), total.to(given)
 
     def rows(self, start: int, stop: int) -> Tensor:
         """Rows of whole data, by one reverse pass per output."""
@@ -244,10 +249,10 @@ class Jacobian(LinearOperator):
 
     def _factored(self, batch: Tensor, columns: float) -> _Factored | _Direct:
         try:
-            outputs, terms = factor(lambda weights: self.network(weights, batch), self.network.chosen(), columns)
+            found = factor(lambda weights: self.network(weights, batch), self.network.chosen(), columns)
         except Unfactored:  # a path through the network that the probe did not take
             return _Direct(self.network, batch, self.plan)
-        return _Factored(self.network.layout, terms, outputs.numel())
+        return _Factored(self.network.layout, found.terms, found.outputs.numel())
 
 
 def _rows_of(network: Network, datum: Tensor) -> Tensor:  # (c, p)
@@ -258,6 +263,38 @@ def _rows_of(network: Network, datum: Tensor) -> Tensor:  # (c, p)
         (gradients,) = vmap(pull)(units)
     flat = torch.cat([gradients[name].reshape(len(units), -1) for name in network.layout.names], dim=1)
     return network.layout.gather(flat.detach().mT).mT
+
+
+def working_bytes(jacobian: Jacobian, columns: int) -> float:
+    """Memory that a product with so many columns takes for one batch, the columns themselves and the image not counted.
+
+    Measured on the first data: what a forward pass keeps, and the factors where they are used.
+    """
+    batch = next(iter(jacobian.inputs))
+    plan, few = jacobian.plan, batch[:2]
+    kept: dict[int, int] = {}
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(lambda t: _counted(t, kept), lambda t: t):
+        outputs = jacobian.network(jacobian.network.tracked(), few)
+    fixed = {tensor.untyped_storage().data_ptr() for tensor in jacobian.network.fixed.values()}
+    each = sum(size for place, size in kept.items() if place not in fixed) / len(few)
+    item, largest = jacobian.like.element_size(), max(jacobian.network.layout.sizes)
+    del outputs
+    if columns < plan.factored_from:  # tangents of a chunk go along, and about two layers of them at once
+        return len(batch) * each * 2 + 3 * item * sum(jacobian.network.layout.sizes) * plan.chunk
+    found = factor(lambda weights: jacobian.network(weights, few), jacobian.network.chosen(), columns)
+    data = min(len(batch), plan.data)
+    return data * (each + item * _held(found) / len(few)) + 4 * item * largest * min(columns, COLUMNS)
+
+
+def _held(found: Factors) -> int:
+    """Numbers that factors hold at their largest."""
+    terms = (term.matrix if isinstance(term, Rows) else term.gradients for term in found.terms)
+    return found.gradients + sum(term.numel() for term in terms)
+
+
+def _counted(tensor: Tensor, kept: dict[int, int]) -> Tensor:
+    kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+    return tensor
 
 
 @contextmanager
@@ -323,20 +360,19 @@ def _with_factors(jacobian: Jacobian, batch: Tensor) -> Plan:
     if jacobian.outputs > 256:
         return plan
     try:
-        outputs, terms = factor(lambda w: jacobian.network(w, batch), jacobian.network.chosen(), torch.inf)
+        found = factor(lambda w: jacobian.network(w, batch), jacobian.network.chosen(), torch.inf)
     except Unfactored:
         return plan
     noise = torch.Generator().manual_seed(0)
     x = torch.randn(jacobian.shape[1], 2, generator=noise, dtype=torch.float64).to(like)
-    y = torch.randn(outputs.numel(), 2, generator=noise, dtype=torch.float64).to(like)
+    y = torch.randn(found.outputs.numel(), 2, generator=noise, dtype=torch.float64).to(like)
     direct, factored = (
         _Direct(jacobian.network, batch, plan),
-        _Factored(jacobian.network.layout, terms, outputs.numel()),
+        _Factored(jacobian.network.layout, found.terms, found.outputs.numel()),
     )
     tolerance = 1e3 * torch.finfo(like.dtype).eps
     for one, other in ((direct.times(x), factored.times(x)), (direct.transposed(y), factored.transposed(y))):
         if not bool((one - other).norm() <= tolerance * one.norm()):
             return plan
-    held = sum(term.matrix.numel() if isinstance(term, Rows) else term.gradients.numel() for term in terms)
-    data = int(FACTOR_ELEMENTS // max(1, held // len(batch)))
+    data = int(FACTOR_ELEMENTS * len(batch) // max(1, _held(found)))
     return replace(plan, factored_from=jacobian.outputs / 2, data=data) if data else plan

@@ -12,8 +12,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils.parametrizations import weight_norm
 from torch.utils.data import DataLoader, Dataset
 
-from lapwing import Gaussian, fit, linearise
-from lapwing.linalg.operators import Diagonal
+from lapwing import CG, Exact, Gaussian, Isotropic, Krylov, fit, linearise
+from lapwing.linalg.operators import Diagonal, row_gram
 from lapwing.network.batches import Inputs, as_batches
 from lapwing.network.checks import checked_outputs
 from lapwing.network.jacobian import Jacobian, Network, Plan, prepared
@@ -324,3 +324,23 @@ def test_the_plan_can_be_given():
     fixed = replace(jacobian, plan=Plan(chunk=2))
     assert fixed.plan == Plan("plain", 2, torch.inf, 1)
     torch.testing.assert_close(fixed.dense(), dense, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("elements", [1, 10**3, 10**6])
+def test_the_dual_gram_matrix_from_pairs_of_blocks_of_rows(elements):
+    jacobian, dense = jacobian_of("residual")
+    scale = normal(dense.shape[1], seed=4).abs()
+    operator = Diagonal(normal(len(dense), seed=3)) @ jacobian @ Diagonal(scale)
+    expected = operator.dense() @ operator.dense().mT
+    assert operator.rows_are_cheap
+    torch.testing.assert_close(row_gram(operator, elements), expected, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("method", [Exact("dual"), Krylov(rtol=1e-3), CG(rtol=1e-4)], ids=str)
+def test_a_network_in_single_precision_agrees_with_itself_in_double(method):
+    """Draws with the same noise; products are good to about 1e-6, solves to their tolerance."""
+    model, inputs = MORE["cnn"]()
+    targets = model(inputs).detach() + normal(8, 3, seed=9)
+    double = fit(model, (inputs, targets), Gaussian(0.7), prior=Isotropic(2.0), draws=3)
+    single = fit(model.float(), (inputs.float(), targets), Gaussian(0.7), prior=Isotropic(2.0), method=method, draws=3)
+    assert float((single.deviations.double() - double.deviations).norm() / double.deviations.norm()) < 2e-3

@@ -2,7 +2,7 @@
 
 from lapwing.linalg.operators.composed import BatchSum, Product, Scaled, Sum, Transpose
 from lapwing.linalg.operators.interface import BLOCK_ELEMENTS, LinearOperator, row_blocks, unit_columns
-from lapwing.linalg.operators.products import check_adjoint, gram, rows_of
+from lapwing.linalg.operators.products import check_adjoint, gram, row_gram, rows_of
 from lapwing.linalg.operators.stored import (
     BlockDiagonal,
     Dense,
@@ -31,6 +31,7 @@ __all__ = [
     "check_adjoint",
     "gram",
     "row_blocks",
+    "row_gram",
     "rows_of",
     "unit_columns",
 ]

@@ -131,6 +131,13 @@ class Product(LinearOperator):
             return self.right.normal(x)[1]
         return self.left.matmat(self.right.matmat(x))
 
+    @property
+    def rows_are_cheap(self) -> bool:
+        left, right = self.left, self.right
+        if isinstance(left, Diagonal):
+            return right.rows_are_cheap
+        return isinstance(right, Diagonal) and left.rows_are_cheap
+
     def normal(self, x: Tensor, weigh: Weigh | None = None) -> tuple[Tensor, Tensor]:
         if isinstance(self.right, Diagonal):
             image, product = self.left.normal(self.right.matmat(x), weigh)

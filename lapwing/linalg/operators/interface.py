@@ -56,6 +56,11 @@ class LinearOperator(ABC):
         return right.rmatmat(self.rows(start, stop).mT).mT
 
     @property
+    def rows_are_cheap(self) -> bool:
+        """Whether a block of rows costs far less than as many products with unit columns, as for a network."""
+        return False
+
+    @property
     def squares_are_cheap(self) -> bool:
         """Whether norms of rows and columns cost about a product, as where the numbers are stored."""
         return False
