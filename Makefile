@@ -4,7 +4,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test test-all lint format bench data docs clean
+PEERS  := benchmarks/peers/.venv
+
+.PHONY: demo test test-all peers lint format bench data docs clean
 
 demo: $(STAMP)
 	$(BIN)/python -m lapwing.demo
@@ -12,8 +14,19 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(BIN)/python -m pytest -m "not slow and not browser and not peers and not gpu"
 
-test-all: $(STAMP)
+test-all: $(STAMP) peers
 	$(BIN)/python -m pytest -m "not gpu"
+
+# laplace-torch and curvlinops, to measure against: they need torchvision to install and run only without it
+peers: $(PEERS)/.installed
+
+$(PEERS)/.installed: benchmarks/peers/requirements.txt constraints.txt pyproject.toml
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/pip install --quiet --upgrade "pip>=25.1"
+	$(PEERS)/bin/pip install --quiet -c constraints.txt -r benchmarks/peers/requirements.txt
+	$(PEERS)/bin/pip uninstall --quiet --yes torchvision
+	$(PEERS)/bin/pip install --quiet --no-deps -e .
+	touch $@
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

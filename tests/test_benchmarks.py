@@ -9,9 +9,20 @@ import pytest
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
 SCRIPTS = sorted(FOLDER.glob("bench_*.py"))
+PEERS = FOLDER / "peers" / ".venv" / "bin" / "python"
+RUNNABLE = [
+    pytest.param(
+        path,
+        id=path.stem,
+        marks=[pytest.mark.peers, pytest.mark.skipif(not PEERS.exists(), reason="run `make peers` first")]
+        if "peer_environment" in path.read_text()
+        else [],
+    )
+    for path in SCRIPTS
+]
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=[path.stem for path in SCRIPTS])
+@pytest.mark.parametrize("script", RUNNABLE)
 def test_the_smallest_cell_runs_and_agrees(script, tmp_path):
     subprocess.run([sys.executable, script, "--smallest", "--out", tmp_path], check=True, capture_output=True)
     (path,) = tmp_path.glob("*.jsonl")

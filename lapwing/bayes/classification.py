@@ -89,6 +89,11 @@ class PerDatum(LinearOperator):
     def rmatmat(self, y: Tensor) -> Tensor:
         return self._applied(self.backward, y, 0, len(self.outputs))
 
+    def on_rows(self, start: int, stop: int) -> LinearOperator | None:
+        width = self.outputs[:1].numel()
+        data = slice(start // width, stop // width)  # blocks of rows hold whole data
+        return PerDatum(self.outputs[data], self.weights[data], self.forward, self.backward)
+
     def rows_times(self, right: LinearOperator, start: int, stop: int) -> Tensor:
         width = self.outputs[:1].numel()
         first, last = start // width, -(-stop // width)

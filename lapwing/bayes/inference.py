@@ -19,7 +19,7 @@ from lapwing.bayes.links import Link
 from lapwing.bayes.methods import CG, SGD, Exact, Krylov, Method
 from lapwing.bayes.noise import PRIOR, Noise
 from lapwing.bayes.posterior import LINK, Posterior, assemble
-from lapwing.bayes.priors import DiagonalPrior, GPrior, Prior
+from lapwing.bayes.priors import DiagonalPrior, GPrior, Prior, resolve
 from lapwing.bayes.statistics import (
     Ritz,
     Statistics,
@@ -98,7 +98,8 @@ def infer(
     """
     if draws < 0:
         raise ValueError(f"draws must not be negative, got {draws}")
-    choice, started, report = prior or GPrior(), time.perf_counter(), reporter(progress)
+    choice, report = resolve(prior or GPrior(), model.groups), reporter(progress)
+    started = time.perf_counter()
     try:
         return _inferred(model, choice, method, validation, Noise(seed), draws, report, started)
     finally:  # neither an error nor Ctrl-C leaves a half-written line behind

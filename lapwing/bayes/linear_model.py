@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -47,6 +47,7 @@ class LinearModel:
     centre: Centre | None = None
     blocks: Tensor | None = None  # (d,), the number of the tensor that each weight belongs to
     offset: Tensor | None = None  # (n · m,), added to Φ θ under a likelihood that is not Gaussian
+    groups: Callable[[str], Mapping[str, Tensor]] | None = None  # the groups of weights that a kind of grouping makes
 
     def __post_init__(self) -> None:
         features, targets = as_operator(self.features), as_tensor(self.targets)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, final
+from typing import Any, Literal, Protocol, final
 
 import torch
 from torch import Tensor
@@ -130,16 +130,19 @@ class PerGroup:
     """One precision per group of weights, each tuned unless given.
 
     `groups` maps a name to the indices of its weights (a list, slice, boolean mask or index tensor); every
-    weight belongs to exactly one group. `precision` is a number for all or a mapping by name.
+    weight belongs to exactly one group. For a network it can be "layer", or "normalised": one group for every matrix
+    whose scale a normalisation layer removes, one for the rest. `precision` is a number for all or a mapping by name.
     """
 
-    groups: Mapping[str, Any]
+    groups: Mapping[str, Any] | Literal["layer", "normalised"]
     precision: float | Mapping[str, float] | None = None
     hyperprior: Gamma | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.groups, Mapping) or not self.groups:
-            raise ValueError(f"groups must map names to indices of weights, got {self.groups!r}")
+        if self.groups not in ("layer", "normalised") and not (isinstance(self.groups, Mapping) and self.groups):
+            raise ValueError(
+                f"groups must map names to indices of weights, or be 'layer' or 'normalised', got {self.groups!r}"
+            )
         for value in self.precision.values() if isinstance(self.precision, Mapping) else [self.precision]:
             _check(value)
 
@@ -148,6 +151,8 @@ class PerGroup:
         return self.precision is None
 
     def on(self, features: LinearOperator, row_weights: Tensor, blocks: Tensor | None = None) -> DiagonalPrior:  # noqa: ARG002
+        if isinstance(self.groups, str):
+            raise ValueError(f"groups={self.groups!r} is for networks: give a mapping from names to indices of weights")
         d = features.shape[1]
         group_of = torch.full((d,), -1)
         for number, indices in enumerate(self.groups.values()):
@@ -163,6 +168,13 @@ class PerGroup:
         names = tuple(self.groups)
         precision = _precisions(1.0 if self.precision is None else self.precision, names)
         return DiagonalPrior(torch.ones(d, dtype=torch.float64), group_of, precision, names)
+
+
+def resolve(prior: Prior, groups: Callable[[str], Mapping[str, Any]] | None) -> Prior:
+    """The prior with its groups by index, where they were given by a name that the model knows."""
+    if isinstance(prior, PerGroup) and isinstance(prior.groups, str) and groups is not None:
+        return replace(prior, groups=groups(prior.groups))
+    return prior
 
 
 def _one_group(scale: Tensor, precision: float | None) -> DiagonalPrior:

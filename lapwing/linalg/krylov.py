@@ -330,8 +330,8 @@ def _there_and_back(operator: LinearOperator, x: Tensor) -> tuple[Tensor, Tensor
     product = x.new_zeros(operator.shape[1], x.shape[1])
     square = torch.zeros(x.shape[1], x.shape[1], dtype=torch.float64, device=x.device)
     for _, part in operator.parts():
-        image = _product(part, x)
-        product += _product(part.T, image)
+        image, back = part.normal(x.to(part.like))
+        product += check_product(part, x, back)
         square += (image.mT @ image).double()
     return product, square
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lapwing.linalg.memory import check_memory
-from lapwing.linalg.operators import Dense, LinearOperator, gram
+from lapwing.linalg.operators import Dense, LinearOperator, gram, row_gram
 
 Side = Literal["primal", "dual", "svd"]
 STORED_BYTES = 2**29  # eigenvectors beyond this size are not stored but made from the data
@@ -103,11 +103,11 @@ def _primal(operator: LinearOperator) -> Spectrum:
 
 
 def _dual(operator: LinearOperator) -> Spectrum:
-    values, left = torch.linalg.eigh(gram(operator.T))
+    values, left = torch.linalg.eigh(row_gram(operator))
     kept = values > cutoff(values, operator.shape[1])
     values, left = values[kept], left[:, kept]
     if _is_stored(operator.shape[1], len(values)):
-        return Spectrum(Dense(operator.rmatmat(left.to(operator.like)).double() / values.sqrt()), values)
+        return Spectrum(Dense(operator.rmatmat(left.to(operator.like)).double().div_(values.sqrt())), values)
     return Spectrum(operator.T @ Dense((left / values.sqrt()).to(operator.like)), values)
 
 

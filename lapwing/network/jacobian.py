@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal, final
 
 import torch
@@ -12,10 +16,16 @@ from torch.func import functional_call, jvp, vjp, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lapwing.linalg.operators import LinearOperator
+from lapwing.linalg.operators.interface import Weigh
+from lapwing.network.batches import Inputs
+from lapwing.network.factors import COLUMNS, Factors, Rows, Tokens, Unfactored, elementary_norms, factor
 from lapwing.network.parameters import Layout, Select, check_model
 
 Weights = dict[str, Tensor]
 Forward = Literal["plain", "tracked"] | None  # None where an operation has no forward mode: two reverse passes serve
+FACTOR_ELEMENTS = 2**25  # numbers that the factors of the data worked on at once may hold
+CHUNK = 4  # columns at once in forward mode where nothing else is known
+PROBED = 16  # data that a probe works on
 
 
 @final
@@ -43,6 +53,10 @@ class Network:
         """The tensors that hold chosen weights."""
         return {name: self.fixed[name] for name in self.layout.names}
 
+    def tracked(self) -> Weights:
+        """The same tensors, recording gradients."""
+        return {name: weight.detach().requires_grad_() for name, weight in self.chosen().items()}
+
     def __call__(self, weights: Weights, inputs: Tensor) -> Tensor:  # (b, c)
         """The outputs at some values of the chosen tensors, one row per datum."""
         with sdpa_kernel(SDPBackend.MATH):  # the fused kernels of attention have no second derivative
@@ -54,78 +68,251 @@ class Network:
         with torch.no_grad():
             return functional_call(self.model, self.fixed, (inputs,))
 
+    def directional(self, inputs: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:  # (b, c), (b, c, k)
+        """Outputs f(x) and J(x) z for every column z, both differentiable with respect to the inputs x."""
+        with elementary_norms():
+            found = [self._directional(inputs, self.layout.unflatten(column)) for column in columns.mT]
+            return self(self.chosen(), inputs), torch.stack(found, dim=-1)
+
+    def _directional(self, inputs: Tensor, tangent: Weights) -> Tensor:
+        with torch.enable_grad():
+            try:
+                return jvp(lambda weights: self(weights, inputs), (self.tracked(),), (tangent,))[1]
+            except NotImplementedError:  # no forward mode: Jᵀ u is linear in u, and its derivative along z is J z
+                at = self.tracked()
+                outputs = self(at, inputs)
+                u = torch.zeros_like(outputs, requires_grad=True)
+                pulled = torch.autograd.grad(outputs, list(at.values()), u, create_graph=True, materialize_grads=True)
+                along = [tangent[name] for name in at]
+                return torch.autograd.grad(pulled, u, along, create_graph=True)[0]
+
+
+@final
+@dataclass(frozen=True)
+class Plan:
+    """How products are worked out; `prepared` finds a good one."""
+
+    forward: Forward = "plain"
+    chunk: int = 1  # columns at once in forward mode
+    factored_from: float = torch.inf  # columns from which the factors of every layer are worth their passes
+    data: int = 1  # data at once in factored form
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Factored:
+    """Products with the Jacobian of one batch, from the factors of its layers."""
+
+    layout: Layout
+    terms: list[Rows | Tokens]
+    height: int
+
+    def times(self, x: Tensor) -> Tensor:  # (p, k) -> (b · c, k)
+        parts, total = self.layout.split(self.layout.spread(x)), x.new_zeros(self.height, x.shape[1])
+        for term in self.terms:
+            total += term.times(parts[term.name])
+        return total
+
+    def transposed(self, y: Tensor) -> Tensor:  # (b · c, k) -> (p, k)
+        total = y.new_zeros(sum(self.layout.sizes), y.shape[1])
+        parts = self.layout.split(total)
+        for term in self.terms:
+            parts[term.name] += term.transposed(y)
+        return self.layout.gather(total)
+
+    def rows(self) -> Tensor:  # (b · c, p), where every term is one of rows
+        like = self.terms[0].matrix if isinstance(self.terms[0], Rows) else self.terms[0].inputs
+        total = like.new_zeros(sum(self.layout.sizes), self.height)
+        parts = self.layout.split(total)
+        for term in self.terms:
+            parts[term.name] += term.matrix.mT if isinstance(term, Rows) else 0
+        return self.layout.gather(total).mT
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Direct:
+    """Products with the Jacobian of one batch by passes through the network, forward and reverse."""
+
+    network: Network
+    inputs: Tensor
+    plan: Plan
+
+    def times(self, x: Tensor) -> Tensor:  # (p, k) -> (b · c, k)
+        if self.plan.forward is None:
+            return self._by_two_reverse_passes(x)
+        at = self.network.tracked() if self.plan.forward == "tracked" else self.network.chosen()
+        chunks = x.mT.contiguous().split(self.plan.chunk)
+        return torch.cat([self._forward(at, chunk) for chunk in chunks]).mT
+
+    def _forward(self, at: Weights, columns: Tensor) -> Tensor:  # (k, p) -> (k, b · c)
+        def along(tangent: Weights) -> Tensor:
+            return jvp(lambda weights: self.network(weights, self.inputs), (at,), (tangent,))[1]
+
+        if len(columns) == 1:
+            return along(self.network.layout.unflatten(columns[0])).detach().reshape(1, -1)
+        with _quiet():
+            return vmap(along)(self.network.layout.unflatten_each(columns)).detach().reshape(len(columns), -1)
+
+    def transposed(self, y: Tensor) -> Tensor:  # (b · c, k) -> (p, k)
+        outputs, at = self._graph
+        total = y.new_empty(y.shape[1], self.network.layout.size)
+        for number, column in enumerate(y.mT):
+            parts = torch.autograd.grad(
+                outputs, list(at.values()), column.reshape(outputs.shape), retain_graph=True, materialize_grads=True,
+                allow_unused=True,
+            )  # fmt: skip
+            total[number] = self.network.layout.flatten(dict(zip(at, parts, strict=True)))
+        return total.mT
+
+    def rows(self) -> Tensor:  # (b · c, p)
+        return torch.cat([_rows_of(self.network, datum[None]) for datum in self.inputs])
+
+    @cached_property
+    def _graph(self) -> tuple[Tensor, Weights]:
+        with torch.enable_grad():
+            at = self.network.tracked()
+            return self.network(at, self.inputs), at
+
+    def _by_two_reverse_passes(self, x: Tensor) -> Tensor:
+        at, layout = self.network.chosen(), self.network.layout
+        pulled: Any = vjp(lambda weights: self.network(weights, self.inputs), at)
+        found: Any = vjp(  # Jᵀ y is linear in y
+            lambda y: vjp(lambda weights: self.network(weights, self.inputs), at)[1](y)[0], torch.zeros_like(pulled[0])
+        )
+        columns = [found[1](layout.unflatten(column))[0].reshape(-1) for column in x.mT]
+        return torch.stack(columns, dim=1).detach()
+
 
 @final
 @dataclass(frozen=True, eq=False)
 class Jacobian(LinearOperator):
-    """The Jacobian of a network's outputs over batches of inputs, (n · c, p): products by forward and reverse mode.
+    """The Jacobian of a network's outputs over batches of inputs, (n · c, p), known by its products.
 
-    Nothing is stored. Columns are worked on one at a time, which on a CPU is faster than batching them.
+    Nothing is stored between products. One with few columns goes through the network by forward and reverse mode; one
+    with many is worked out from the factors of every layer, which are found once per batch.
     """
 
     network: Network
-    inputs: tuple[Tensor, ...]  # one tensor per batch
+    inputs: Inputs
     outputs: int  # per datum, c
-    forward: Forward = "plain"
+    plan: Plan = Plan()
 
     @property
     def shape(self) -> tuple[int, int]:
-        return (sum(len(batch) for batch in self.inputs) * self.outputs, self.network.layout.size)
+        return (self.inputs.count * self.outputs, self.network.layout.size)
 
     @property
     def like(self) -> Tensor:
         return self.network.fixed[self.network.layout.names[0]]
 
+    rows_are_cheap = True
+
     def matmat(self, x: Tensor) -> Tensor:
-        return torch.cat([self._forward(batch, x) for batch in self.inputs])
+        columns = x.to(self.like)  # a solver may keep more digits than the network has
+        return torch.cat([piece.times(columns) for piece in self._pieces(x.shape[1] / 2)]).to(x)
 
     def rmatmat(self, y: Tensor) -> Tensor:
+        given, y = y, y.to(self.like)
         total, start = y.new_zeros(self.shape[1], y.shape[1]), 0
-        for batch in self.inputs:
-            stop = start + len(batch) * self.outputs
-            total += self._backward(batch, y[start:stop])
-            start = stop
-        return total
+        for piece in self._pieces(y.shape[1] / 2):
+            height = piece.height if isinstance(piece, _Factored) else len(piece.inputs) * self.outputs
+            total += piece.transposed(y[start : start + height])
+            start += height
+        return total.to(given)
+
+    def normal(self, x: Tensor, weigh: Weigh | None = None) -> tuple[Tensor, Tensor]:
+        """J x and Jᵀ B J x batch by batch, with one pass through the network for both."""
+        given, x = x, x.to(self.like)
+        images, total, start = [], x.new_zeros(self.shape[1], x.shape[1]), 0
+        for piece in self._pieces(x.shape[1]):
+            image = piece.times(x)
+            total += piece.transposed(image if weigh is None else weigh(image, start).to(image))
+            images.append(image)
+            start += len(image)
+        return torch.cat(images).to(given), total.to(given)
 
     def rows(self, start: int, stop: int) -> Tensor:
-        """Rows of whole data, by one reverse pass per datum with all its outputs at once."""
+        """Rows of whole data, by one reverse pass per output."""
         first, last = start // self.outputs, -(-stop // self.outputs)
-        data = torch.cat(self.inputs) if len(self.inputs) > 1 else self.inputs[0]
-        rows = torch.cat([self._rows_of(datum[None]) for datum in data[first:last]])
+        rows = torch.cat([piece.rows() for piece in self._of(self.inputs.between(first, last), torch.inf)])
         return rows[start - first * self.outputs : stop - first * self.outputs]
 
-    def _rows_of(self, datum: Tensor) -> Tensor:  # (c, p)
-        outputs, pull = self._pulled(datum)
-        units = torch.eye(self.outputs, dtype=outputs.dtype, device=outputs.device)[:, None]
+    def _pieces(self, columns: float) -> Iterator[_Factored | _Direct]:
+        return self._of(iter(self.inputs), columns)
+
+    def _of(self, batches: Iterator[Tensor], columns: float) -> Iterator[_Factored | _Direct]:
+        factored = columns >= self.plan.factored_from
+        for batch in batches:
+            for part in batch.split(self.plan.data) if factored else (batch,):
+                yield self._factored(part, columns) if factored else _Direct(self.network, part, self.plan)
+
+    def _factored(self, batch: Tensor, columns: float) -> _Factored | _Direct:
+        try:
+            found = factor(lambda weights: self.network(weights, batch), self.network.chosen(), columns)
+        except Unfactored:  # a path through the network that the probe did not take
+            return _Direct(self.network, batch, self.plan)
+        return _Factored(self.network.layout, found.terms, found.outputs.numel())
+
+
+def _rows_of(network: Network, datum: Tensor) -> Tensor:  # (c, p)
+    found: Any = vjp(lambda weights: network(weights, datum), network.chosen())
+    outputs, pull = found
+    units = torch.eye(outputs.numel(), dtype=outputs.dtype, device=outputs.device)[:, None]
+    with _quiet():
         (gradients,) = vmap(pull)(units)
-        flat = torch.cat([gradients[name].reshape(self.outputs, -1) for name in self.network.layout.names], dim=1)
-        mask = self.network.layout.mask
-        return flat.detach() if mask is None else flat[:, mask].detach()
+    flat = torch.cat([gradients[name].reshape(len(units), -1) for name in network.layout.names], dim=1)
+    return network.layout.gather(flat.detach().mT).mT
 
-    def _pulled(self, batch: Tensor) -> tuple[Tensor, Callable[..., Any]]:
-        """Outputs and the function that multiplies with the transpose."""
-        found: Any = vjp(self._function(batch), self.network.chosen())
-        return found[0], found[1]
 
-    def _function(self, batch: Tensor) -> Callable[[Weights], Tensor]:
-        return lambda weights: self.network(weights, batch)
+def working_bytes(jacobian: Jacobian, columns: int) -> float:
+    """Memory that a product with so many columns takes for one batch, the columns themselves and the image not counted.
 
-    def _forward(self, batch: Tensor, x: Tensor) -> Tensor:
-        function, at, layout = self._function(batch), self.network.chosen(), self.network.layout
-        if self.forward is not None:
-            if self.forward == "tracked":
-                at = {name: weight.detach().requires_grad_() for name, weight in at.items()}
-            columns = [jvp(function, (at,), (layout.unflatten(column),))[1].reshape(-1) for column in x.mT]
-            return torch.stack(columns, dim=1).detach()
-        outputs, _ = self._pulled(batch)
-        found: Any = vjp(lambda y: vjp(function, at)[1](y)[0], torch.zeros_like(outputs))  # Jᵀ y is linear in y
-        columns = [found[1](layout.unflatten(column))[0].reshape(-1) for column in x.mT]
-        return torch.stack(columns, dim=1).detach()
+    Measured on the first data: what a forward pass keeps, and the factors where they are used.
+    """
+    batch = next(iter(jacobian.inputs))
+    plan, few = jacobian.plan, batch[:2]
+    kept: dict[int, int] = {}
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(lambda t: _counted(t, kept), lambda t: t):
+        outputs = jacobian.network(jacobian.network.tracked(), few)
+    fixed = {tensor.untyped_storage().data_ptr() for tensor in jacobian.network.fixed.values()}
+    each = sum(size for place, size in kept.items() if place not in fixed) / len(few)
+    item, largest = jacobian.like.element_size(), max(jacobian.network.layout.sizes)
+    del outputs
+    if columns < plan.factored_from:  # tangents of a chunk go along, and about two layers of them at once
+        return len(batch) * each * 2 + 3 * item * sum(jacobian.network.layout.sizes) * plan.chunk
+    found = factor(lambda weights: jacobian.network(weights, few), jacobian.network.chosen(), columns)
+    data = min(len(batch), plan.data)
+    return data * (each + item * _held(found) / len(few)) + 4 * item * largest * min(columns, COLUMNS)
 
-    def _backward(self, batch: Tensor, y: Tensor) -> Tensor:
-        outputs, pull = self._pulled(batch)
-        columns = [self.network.layout.flatten(pull(column.reshape(outputs.shape))[0]) for column in y.mT]
-        return torch.stack(columns, dim=1).detach()
+
+def _held(found: Factors) -> int:
+    """Numbers that factors hold at their largest."""
+    terms = (term.matrix if isinstance(term, Rows) else term.gradients for term in found.terms)
+    return found.gradients + sum(term.numel() for term in terms)
+
+
+def _counted(tensor: Tensor, kept: dict[int, int]) -> Tensor:
+    kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+    return tensor
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without torch's remark that some operation is looped over instead of batched."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="There is a performance drop")
+        yield
+
+
+def prepared(jacobian: Jacobian) -> Jacobian:
+    """The same Jacobian with a plan found by a short probe on its first data."""
+    batch = next(iter(jacobian.inputs))[:PROBED]
+    probe = replace(jacobian, inputs=Inputs.of((batch,)))
+    plan = _with_factors(replace(probe, plan=Plan(forward_mode(probe), chunk=CHUNK)), batch[:3])
+    if plan.factored_from > 2 * CHUNK:  # otherwise few columns are left to forward mode
+        plan = replace(plan, chunk=_chunk(replace(probe, plan=plan), batch))
+    return replace(jacobian, plan=plan)
 
 
 def forward_mode(jacobian: Jacobian) -> Forward:
@@ -133,12 +320,59 @@ def forward_mode(jacobian: Jacobian) -> Forward:
 
     Fused layers, which torch uses where no weight tracks gradients, have no forward mode; tracked weights avoid them.
     """
-    probe = replace(jacobian, inputs=(jacobian.inputs[0][:1],))
+    datum = next(iter(jacobian.inputs))[:1]
     modes: tuple[Forward, ...] = ("plain", "tracked")
     for mode in modes:
         try:
-            replace(probe, forward=mode).matmat(torch.zeros(probe.shape[1], 1).to(probe.like))
+            _Direct(jacobian.network, datum, Plan(mode)).times(torch.zeros(jacobian.shape[1], 1).to(jacobian.like))
         except NotImplementedError:
             continue
         return mode
     return None
+
+
+def _chunk(jacobian: Jacobian, batch: Tensor) -> int:
+    """Columns at once: more of them while a column gets cheaper."""
+    best, least = 1, torch.inf
+    if jacobian.plan.forward is None:
+        return best
+    for chunk in (1, 4, 8, 16):
+        columns = torch.ones(jacobian.shape[1], chunk).to(jacobian.like)
+        direct = _Direct(jacobian.network, batch, replace(jacobian.plan, chunk=chunk))
+        try:
+            started = time.perf_counter()
+            direct.times(columns)
+        except RuntimeError:  # some operation cannot be batched
+            return best
+        spent = (time.perf_counter() - started) / chunk
+        if spent > 0.95 * least:
+            return best
+        best, least = chunk, spent
+    return best
+
+
+def _with_factors(jacobian: Jacobian, batch: Tensor) -> Plan:
+    """The plan with factors, where the network has them, they fit and their products agree with the direct ones.
+
+    They cost two passes per output, a column by direct products about four.
+    """
+    plan, like = jacobian.plan, jacobian.like
+    if jacobian.outputs > 256:
+        return plan
+    try:
+        found = factor(lambda w: jacobian.network(w, batch), jacobian.network.chosen(), torch.inf)
+    except Unfactored:
+        return plan
+    noise = torch.Generator().manual_seed(0)
+    x = torch.randn(jacobian.shape[1], 2, generator=noise, dtype=torch.float64).to(like)
+    y = torch.randn(found.outputs.numel(), 2, generator=noise, dtype=torch.float64).to(like)
+    direct, factored = (
+        _Direct(jacobian.network, batch, plan),
+        _Factored(jacobian.network.layout, found.terms, found.outputs.numel()),
+    )
+    tolerance = 1e3 * torch.finfo(like.dtype).eps
+    for one, other in ((direct.times(x), factored.times(x)), (direct.transposed(y), factored.transposed(y))):
+        if not bool((one - other).norm() <= tolerance * one.norm()):
+            return plan
+    data = int(FACTOR_ELEMENTS * len(batch) // max(1, _held(found)))
+    return replace(plan, factored_from=jacobian.outputs / 2, data=data) if data else plan

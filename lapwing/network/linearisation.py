@@ -10,8 +10,10 @@ from torch import Tensor, nn
 
 from lapwing.bayes.likelihoods import Categorical, Gaussian, Likelihood
 from lapwing.bayes.linear_model import Centre, LinearModel
-from lapwing.network.batches import Batches, as_batches
-from lapwing.network.jacobian import Jacobian, Network, forward_mode
+from lapwing.network.batches import BATCH_SIZE, Batches, Inputs, as_batches
+from lapwing.network.checks import checked_outputs
+from lapwing.network.groups import weight_groups
+from lapwing.network.jacobian import Jacobian, Network, prepared
 from lapwing.network.parameters import Select
 
 
@@ -26,11 +28,10 @@ def linearise(
     whole training set where `data` is a part of it, so that each datum counts `total / n` times.
     """
     network, batches = Network.of(model, select), as_batches(data)
-    pairs = list(batches)
-    outputs = torch.cat([_checked(network, inputs) for inputs, _ in pairs])
-    targets = _targets(torch.cat([targets for _, targets in pairs]), outputs, likelihood)
-    features = Jacobian(network, tuple(inputs for inputs, _ in pairs), outputs[0].numel())
-    features = replace(features, forward=forward_mode(features))
+    checked = [(checked_outputs(network, inputs, i), targets) for i, (inputs, targets) in enumerate(batches)]
+    outputs = torch.cat([part for part, _ in checked])
+    targets = _targets(torch.cat([part for _, part in checked]), outputs, likelihood)
+    features = prepared(Jacobian(network, batches.inputs, outputs[0].numel()))
     offset = outputs.reshape(-1) - features @ network.weights
     if isinstance(likelihood, Gaussian):
         targets = (targets.reshape(-1) - offset.to(targets)).reshape(targets.shape)
@@ -41,27 +42,15 @@ def linearise(
         features, targets, likelihood, weights=weights, offset=offset.double(),
         features_at=lambda inputs: replace(features, inputs=_inputs(inputs)),
         blocks=network.layout.tensor_of(),
+        groups=lambda kind: weight_groups(network, kind, next(iter(features.inputs))),
         centre=Centre(lambda inputs: torch.cat([network.outputs(batch) for batch in _inputs(inputs)]), network.weights),
     )  # fmt: skip
 
 
-def _inputs(data: Any) -> tuple[Tensor, ...]:
+def _inputs(data: Any) -> Inputs:
     if isinstance(data, Tensor):
-        return tuple(data.split(128))
-    batches = data if isinstance(data, Batches) else as_batches(data)
-    return tuple(inputs for inputs, _ in batches)
-
-
-def _checked(network: Network, inputs: Tensor) -> Tensor:
-    """Outputs, after two passes that must agree to the bit."""
-    outputs, again = network.outputs(inputs), network.outputs(inputs)
-    if not isinstance(outputs, Tensor) or len(outputs) != len(inputs):
-        raise ValueError("the network must return one tensor with one row per input")
-    if not torch.equal(outputs, again):
-        raise ValueError("two calls of the network differ: it is random, and a posterior needs a function")
-    if not bool(outputs.isfinite().all()):
-        raise ValueError("the network's outputs are NaN or infinite for some inputs")
-    return outputs
+        return Inputs.of(data.split(BATCH_SIZE))
+    return (data if isinstance(data, Batches) else as_batches(data)).inputs
 
 
 def _targets(targets: Tensor, outputs: Tensor, likelihood: Likelihood) -> Tensor:

@@ -56,17 +56,34 @@ class Layout:
 
     def flatten(self, tensors: Mapping[str, Tensor]) -> Tensor:  # (p,)
         """Tensors by name to the flat vector of the chosen weights."""
-        flat = torch.cat([tensors[name].reshape(-1) for name in self.names])
-        return flat if self.mask is None else flat[self.mask.to(flat.device)]
+        return self.gather(torch.cat([tensors[name].reshape(-1) for name in self.names]))
 
     def unflatten(self, flat: Tensor) -> dict[str, Tensor]:  # (p,)
         """The flat vector as tensors by name, zero where a weight is not chosen."""
-        if self.mask is not None:
-            whole = flat.new_zeros(len(self.mask))
-            whole[self.mask.to(flat.device)] = flat
-            flat = whole
-        parts = zip(self.names, self.shapes, flat.split(self.sizes), strict=True)
-        return {name: part.reshape(shape) for name, shape, part in parts}
+        parts = self.split(self.spread(flat))
+        return {name: parts[name].reshape(shape) for name, shape in zip(self.names, self.shapes, strict=True)}
+
+    def unflatten_each(self, rows: Tensor) -> dict[str, Tensor]:  # (k, p)
+        """Flat vectors as tensors by name with one more axis in front."""
+        parts = self.split(self.spread(rows.mT))
+        shapes = zip(self.names, self.shapes, strict=True)
+        return {name: parts[name].mT.reshape(len(rows), *shape) for name, shape in shapes}
+
+    def split(self, whole: Tensor) -> dict[str, Tensor]:  # (weights of the named tensors, …)
+        """The part of every tensor, as views."""
+        return dict(zip(self.names, whole.split(self.sizes), strict=True))
+
+    def gather(self, whole: Tensor) -> Tensor:  # (weights of the named tensors, …) -> (p, …)
+        """The chosen weights."""
+        return whole if self.mask is None else whole[self.mask.to(whole.device)]
+
+    def spread(self, chosen: Tensor) -> Tensor:  # (p, …) -> (weights of the named tensors, …)
+        """All weights of the named tensors, zero where one is not chosen."""
+        if self.mask is None:
+            return chosen
+        whole = chosen.new_zeros(len(self.mask), *chosen.shape[1:])
+        whole[self.mask.to(chosen.device)] = chosen
+        return whole
 
     def tensor_of(self) -> Tensor:  # (p,)
         """The number of the tensor that each chosen weight belongs to."""
@@ -104,6 +121,9 @@ def check_model(model: Any) -> None:
             raise ValueError(f"{name} is {tensor.dtype}: convert the network with model.float() first")
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
             raise ValueError(f"{name} holds NaN or infinite values: the network did not train")
+    dtypes = {str(weight.dtype) for _, weight in model.named_parameters()}
+    if len(dtypes) > 1:
+        raise ValueError(f"the network's weights have several dtypes, {sorted(dtypes)}: convert it to one")
     devices = {str(tensor.device) for _, tensor in tensors}
     if len(devices) > 1:
         raise ValueError(f"the network's tensors are on several devices, {sorted(devices)}: move it to one")

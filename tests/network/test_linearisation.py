@@ -19,7 +19,7 @@ def dense_jacobian(model: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
     """(n · c, p), in the order of named_parameters; tied weights once."""
     weights = {name: weight.detach() for name, weight in model.named_parameters()}
     with sdpa_kernel(SDPBackend.MATH):
-        jacobian = jacrev(lambda w: functional_call(model, w, (inputs,)))(weights)
+        jacobian = jacrev(lambda w: functional_call(model, w, (inputs,)), chunk_size=1)(weights)
     n, c = model(inputs).shape
     return torch.cat([part.reshape(n * c, -1) for part in jacobian.values()], dim=1).detach()
 

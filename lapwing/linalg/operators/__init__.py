@@ -9,6 +9,7 @@ from lapwing.linalg.operators.products import (
     gram,
     normal_product,
     over_parts,
+    row_gram,
     rows_of,
 )
 from lapwing.linalg.operators.stored import (
@@ -45,6 +46,7 @@ __all__ = [
     "normal_product",
     "over_parts",
     "row_blocks",
+    "row_gram",
     "rows_of",
     "unit_columns",
 ]

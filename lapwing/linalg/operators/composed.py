@@ -11,7 +11,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from lapwing.linalg.operators.interface import LinearOperator
+from lapwing.linalg.operators.interface import LinearOperator, Weigh
 from lapwing.linalg.operators.products import check_product, normal_product, over_parts
 from lapwing.linalg.operators.stored import Dense, Diagonal, LowRank, Sparse
 
@@ -240,9 +240,11 @@ class Product(LinearOperator):
         )
 
     def parts(self) -> Iterator[tuple[int, LinearOperator]]:
-        if isinstance(self.left, Diagonal):
+        if self.left.on_rows(0, self.shape[0]) is not None:
             for start, part in self.right.parts():
-                yield start, Product(Diagonal(self.left.diagonal[start : start + part.shape[0]]), part)
+                block = self.left.on_rows(start, start + part.shape[0])
+                assert block is not None
+                yield start, Product(block, part)
         else:
             for start, part in self.left.parts():
                 yield start, Product(part, self.right)
@@ -251,6 +253,29 @@ class Product(LinearOperator):
         if isinstance(self.left, Transpose) and self.left.inner is self.right:
             return normal_product(self.right, x)
         return self.left.matmat(self.right.matmat(x))
+
+    @property
+    def rows_are_cheap(self) -> bool:
+        left, right = self.left, self.right
+        if left.on_rows(0, left.shape[0]) is not None:
+            return right.rows_are_cheap
+        return isinstance(right, Diagonal) and left.rows_are_cheap
+
+    def normal(self, x: Tensor, weigh: Weigh | None = None) -> tuple[Tensor, Tensor]:
+        if isinstance(self.right, Diagonal):
+            image, product = self.left.normal(self.right.matmat(x), weigh)
+            return image, self.right.matmat(product)
+        if self.left.on_rows(0, self.left.shape[0]) is None:
+            return LinearOperator.normal(self, x, weigh)
+
+        def both(block: Tensor, start: int) -> Tensor:
+            part = self.left.on_rows(start, start + len(block))
+            assert part is not None
+            inner = part.matmat(block)
+            return part.rmatmat(inner if weigh is None else weigh(inner, start))
+
+        image, product = self.right.normal(x, both)
+        return self.left.matmat(image), product
 
     def rmatmat(self, y: Tensor) -> Tensor:
         return self.right.rmatmat(self.left.rmatmat(y))

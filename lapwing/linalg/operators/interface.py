@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
+Weigh = Callable[[Tensor, int], Tensor]  # a block of rows and the number of its first to the block times B
 BLOCK_ELEMENTS = 2**22  # a block of rows worked on at once holds about 32 MB of float64
 
 
@@ -44,6 +45,16 @@ class LinearOperator(ABC):
         """
         yield 0, self
 
+    def normal(self, x: Tensor, weigh: Weigh | None = None) -> tuple[Tensor, Tensor]:  # (n, k), (d, k)
+        """A x and Aᵀ B A x, where B acts on blocks of rows: cheaper than two products where both share work."""
+        image = self.matmat(x)
+        return image, self.rmatmat(image if weigh is None else weigh(image, 0))
+
+    def on_rows(self, start: int, stop: int) -> LinearOperator | None:
+        """A square operator that acts on rows start to stop by themselves, as a block of its own; None elsewhere."""
+        del start, stop
+        return None
+
     def rows(self, start: int, stop: int) -> Tensor:  # (stop - start, d)
         """A block of rows as a dense tensor."""
         return self.rmatmat(unit_columns(self.shape[0], start, stop, self.like)).mT
@@ -55,6 +66,11 @@ class LinearOperator(ABC):
     def rows_times(self, right: LinearOperator, start: int, stop: int) -> Tensor:
         """A block of rows of the product with another operator; cheaper where this one is diagonal."""
         return right.rmatmat(self.rows(start, stop).mT).mT
+
+    @property
+    def rows_are_cheap(self) -> bool:
+        """Whether a block of rows costs far less than as many products with unit columns, as for a network."""
+        return False
 
     @property
     def squares_are_cheap(self) -> bool:

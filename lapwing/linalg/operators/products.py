@@ -10,6 +10,8 @@ from torch import Generator, Tensor
 
 from lapwing.linalg.operators.interface import LinearOperator, row_blocks
 
+ROW_ELEMENTS = 2**27  # half a gigabyte of float32
+
 
 class Rows(Protocol):
     """A tall matrix of which blocks of rows are made when they are needed: any operator, or a table of noise."""
@@ -38,7 +40,7 @@ def over_parts(operator: LinearOperator, of_part: Callable[[int, int, LinearOper
 
 def normal_product(operator: LinearOperator, x: Tensor) -> Tensor:  # (d, k) -> (d, k)
     """AᵀA x, part by part."""
-    return over_parts(operator, lambda _start, _stop, part: part.rmatmat(part.matmat(x)))
+    return over_parts(operator, lambda _start, _stop, part: part.normal(x)[1])
 
 
 def check_product(
@@ -110,6 +112,36 @@ def gram(operator: LinearOperator) -> Tensor:  # (d, d)
         block, stop = rows.double(), start + len(rows)
         total.addmm_(block.mT, check_product(operator, block.new_ones(1), block, rows=(start, stop)))
         start = stop
+    return total
+
+
+def row_gram(operator: LinearOperator, elements: int = ROW_ELEMENTS) -> Tensor:  # (n, n)
+    """AAᵀ in float64: from blocks of columns, or where rows are what is cheap from pairs of blocks of rows.
+
+    A block holds about `elements` numbers; with one block every row is made once.
+    """
+    if not operator.rows_are_cheap:
+        return gram(operator.T)
+    n, d = operator.shape
+    height = max(1, min(n, elements // max(1, d)))
+    starts = range(0, n, height)
+    total = torch.empty(n, n, dtype=torch.float64, device=operator.like.device)
+    for start in starts:
+        held = operator.rows(start, min(start + height, n))
+        for other in starts[start // height :]:
+            again = held if other == start else operator.rows(other, min(other + height, n))
+            block = _float64_product(held, again)
+            total[start : start + len(held), other : other + len(again)] = block
+            total[other : other + len(again), start : start + len(held)] = block.mT
+    return total
+
+
+def _float64_product(left: Tensor, right: Tensor, width: int = 2**14) -> Tensor:
+    """left · rightᵀ in float64, without a float64 copy of either."""
+    total = torch.zeros(len(left), len(right), dtype=torch.float64, device=left.device)
+    for start in range(0, left.shape[1], width):
+        part = slice(start, start + width)
+        total.addmm_(left[:, part].double(), right[:, part].double().mT)
     return total
 
 

@@ -104,6 +104,9 @@ class Diagonal(LinearOperator):
     def like(self) -> Tensor:
         return self.diagonal
 
+    def on_rows(self, start: int, stop: int) -> LinearOperator | None:
+        return Diagonal(self.diagonal[start:stop])
+
     def matmat(self, x: Tensor) -> Tensor:
         return self.diagonal[:, None] * x
 

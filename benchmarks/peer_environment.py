@@ -1,0 +1,18 @@
+"""Go on in the environment of the peers, where they are installed beside lapwing."""
+
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+PYTHON = Path(__file__).parent / "peers" / ".venv" / "bin" / "python"
+MISSING = "the environment of the peers is missing: make it with `make peers` (a few minutes)"
+
+
+def enter() -> None:
+    """Run this script again with the peers' Python, unless this is it."""
+    if find_spec("curvlinops") is not None:
+        return
+    if not PYTHON.exists():
+        sys.exit(MISSING)
+    os.execv(PYTHON, [str(PYTHON), *sys.argv])

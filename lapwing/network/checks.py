@@ -1,0 +1,75 @@
+"""A network's outputs, refused with the reason where a posterior cannot be built on them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from lapwing.network.batches import check_finite_batch, untouched_random_state
+from lapwing.network.jacobian import Network
+
+
+def checked_outputs(network: Network, inputs: Tensor, number: int = 0) -> Tensor:
+    """The network's outputs on one batch, after two passes that must agree to the bit.
+
+    `number` is that of the batch, for messages. Wrong devices, dtypes and NaN are refused, the last with the name of
+    the first layer whose output has one.
+    """
+    _check_kind(network, inputs)
+    check_finite_batch(inputs, None, number=number)
+    with untouched_random_state():
+        outputs, again = network.outputs(inputs), network.outputs(inputs)
+    if not isinstance(outputs, Tensor) or outputs.ndim == 0 or len(outputs) != len(inputs):
+        raise ValueError("the network must return one tensor with one row per input")
+    weights = network.fixed[network.layout.names[0]]
+    if outputs.dtype != weights.dtype:
+        raise ValueError(
+            f"the network's outputs are {outputs.dtype} and its weights {weights.dtype}: turn autocast off inside it"
+        )
+    if not bool(outputs.isfinite().all()):
+        where = first_broken_layer(network.model, network.fixed, inputs)
+        raise ValueError(
+            f"the network's outputs are NaN or infinite for some inputs of batch {number}; the first layer to give "
+            f"such a value is {where}"
+        )
+    if not torch.equal(outputs, again):
+        raise ValueError("two calls of the network differ: it is random, and a posterior needs a function")
+    return outputs
+
+
+def first_broken_layer(model: nn.Module, fixed: dict[str, Tensor], inputs: Tensor) -> str:
+    """The name and type of the first module, in the order of the forward pass, whose output is not finite."""
+    found: list[str] = []
+
+    def watch(name: str, module: nn.Module) -> Any:
+        def hook(_: nn.Module, __: Any, output: Any) -> None:
+            if not found and isinstance(output, Tensor) and not bool(output.isfinite().all()):
+                found.append(f"{name or 'the network itself'} ({type(module).__name__})")
+
+        return module.register_forward_hook(hook)
+
+    handles = [watch(name, module) for name, module in model.named_modules()]
+    try:
+        with torch.no_grad(), untouched_random_state():
+            functional_call(model, fixed, (inputs,))
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found[0] if found else "none that is a module of its own"
+
+
+def _check_kind(network: Network, inputs: Tensor) -> None:
+    weights = network.fixed[network.layout.names[0]]
+    if inputs.device != weights.device:
+        raise ValueError(
+            f"the inputs are on {inputs.device} and the network on {weights.device}: move one to the other"
+        )
+    if inputs.is_floating_point() and inputs.dtype != weights.dtype:
+        raise ValueError(
+            f"the inputs are {inputs.dtype} and the network's weights {weights.dtype}: convert one to the other's dtype"
+        )
+    if torch.is_autocast_enabled(weights.device.type):
+        raise ValueError("autocast is on, and half precision is too coarse for a posterior: leave its context first")
