@@ -1,0 +1,75 @@
+"""Roots of the Hessian of −log p in a network's outputs, as columns to pull back: R Rᵀ = B for every datum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from lapwing.bayes.likelihoods import softmax_root
+from lapwing.bayes.noise import Noise
+
+Root = Callable[[Tensor, int], Tensor]  # outputs (b, c) of the data from this number on -> columns (b, c, k)
+SIGNS = 8  # a stream of random numbers of its own
+
+
+def gaussian(precision: Tensor | float = 1.0, counts: Tensor | None = None) -> Root:
+    """The root for Gaussian noise, a diagonal: `precision` is a number or one per output of every datum, (n · c,)."""
+
+    def root(outputs: Tensor, start: int) -> Tensor:
+        given = torch.as_tensor(precision).to(outputs)
+        if given.ndim:
+            given = given.reshape(-1, outputs.shape[1])[start : start + len(outputs)]
+        return counted(torch.diag_embed(given.sqrt().expand_as(outputs)), counts, start)
+
+    return root
+
+
+def categorical(counts: Tensor | None = None) -> Root:
+    """The root for class labels, diag(√π) − π√πᵀ, turned so that its null column is left out: c − 1 columns."""
+
+    def root(outputs: Tensor, start: int) -> Tensor:
+        probabilities = outputs.softmax(1)
+        return counted(softmax_root(probabilities, _complement(probabilities.sqrt())), counts, start)
+
+    return root
+
+
+def bernoulli(counts: Tensor | None = None) -> Root:
+    """The root for outputs that are logits of their own, √(σ (1 − σ)) each."""
+
+    def root(outputs: Tensor, start: int) -> Tensor:
+        return counted(torch.diag_embed((outputs.sigmoid() * (-outputs).sigmoid()).sqrt()), counts, start)
+
+    return root
+
+
+def sampled(root: Root, columns: int, seed: int) -> Root:
+    """The root times random signs, a few columns for each datum: R ε with E (R ε)(R ε)ᵀ = B."""
+    if columns < 1:
+        raise ValueError(f"{columns} random columns asked for, expected at least 1, or None for all of them")
+
+    def combined(outputs: Tensor, start: int) -> Tensor:
+        whole = root(outputs, start)
+        data, _, width = whole.shape
+        signs = Noise(seed, SIGNS).rows(start * width, (start + data) * width, columns).sign()
+        return whole @ signs.reshape(data, width, columns).to(whole) / columns**0.5
+
+    return combined
+
+
+def counted(columns: Tensor, counts: Tensor | None, start: int) -> Tensor:
+    """The root of data that count several times: √count times its columns."""
+    if counts is None:
+        return columns
+    return columns * counts.to(columns)[start : start + len(columns), None, None].sqrt()
+
+
+def _complement(unit: Tensor) -> Tensor:  # (b, c) -> (b, c, c - 1)
+    """Orthonormal columns orthogonal to a unit vector without negative entries, by Householder's reflection."""
+    normal = unit.clone()
+    normal[:, 0] += 1  # never cancels
+    scale = 2 / normal.square().sum(1)
+    identity = torch.eye(unit.shape[1], dtype=unit.dtype, device=unit.device)
+    return (identity - scale[:, None, None] * normal[:, :, None] * normal[:, None, :])[:, :, 1:]
