@@ -47,7 +47,7 @@ def test_random_signs_are_unbiased_and_their_errors_honest(name):
     alive = truth > 1e-12
     z = (found.value - truth)[alive] / found.standard_error[alive]
     assert float(z.abs().max()) < 5
-    # a probe has variance 2 Σ_n [(Σ_c x²)² − Σ_c x⁴]; two thirds of its fourth moment are 4/6 Σ_n Σ_c x⁴ more
+    # a probe has variance 2 Σ_n [(Σ_c x²)² − Σ_c x⁴]; two thirds of its fourth moment are 2/3 Σ_n Σ_c x⁴ more
     squares = (weights[:, None] * jacobian.square()).reshape(len(inputs), -1, jacobian.shape[1])
     expected = 2 * squares.sum(1).square().sum() - 4 / 3 * squares.square().sum()
     assert float(400 * found.standard_error.square().sum()) == pytest.approx(float(expected), rel=0.1)

@@ -1,5 +1,17 @@
 """Structured approximations of a network's Gauss-Newton matrix, from gradients of single data."""
 
 from lapwing.network.kfac.diagonal import column_squares, diagonal
+from lapwing.network.kfac.factors import Factored, eigencorrected, factorise, variances
+from lapwing.network.kfac.roots import bernoulli, categorical, gaussian
 
-__all__ = ["column_squares", "diagonal"]
+__all__ = [
+    "Factored",
+    "bernoulli",
+    "categorical",
+    "column_squares",
+    "diagonal",
+    "eigencorrected",
+    "factorise",
+    "gaussian",
+    "variances",
+]

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from lapwing.linalg.estimators import Estimates
 from lapwing.network.jacobian import Network
-from lapwing.network.kfac.roots import Root, sampled
-from lapwing.network.kfac.tape import Layers, listen, other_rows, pieces
+from lapwing.network.kfac.roots import Root, counted, sampled
+from lapwing.network.kfac.tape import listen, other_rows, pieces
 
 FOURTH = 2 / 3  # v = Σ ε_c x_c with random signs has Var v² = E v⁴ − (Σ x_c²)² and E v⁴ ≤ 3 (Σ x_c²)²
 
@@ -38,16 +38,16 @@ def column_squares(
 
 
 def diagonal(
-    network: Network, batches: Sequence[Tensor], root: Root, *, probes: int | None = None, seed: int = 0,
-    layers: Layers | None = None,
+    network: Network, batches: Sequence[Tensor], root: Root, *, counts: Tensor | None = None,
+    probes: int | None = None, seed: int = 0,
 ) -> Estimates:  # fmt: skip
-    """The diagonal of Σ_n J_nᵀ R_n R_nᵀ J_n, (p,): exact by a reverse pass per column of R, or from random signs.
+    """The diagonal of Σ_n count · J_nᵀ R_n R_nᵀ J_n, (p,): exact by a reverse pass per column of R, or sampled.
 
     Layers used at one position per datum, as in a perceptron, cost two products with no matrix per datum; others are
     worked on in chunks of data.
     """
-    layers = listen(network, batches[0]) if layers is None else layers
-    root = root if probes is None else sampled(root, probes, seed)
+    layers = listen(network, batches[0])
+    root = counted(root if probes is None else sampled(root, probes, seed), counts)
     size, first = sum(network.layout.sizes), network.weights
     total, fourth = (torch.zeros(size, dtype=torch.float64, device=first.device) for _ in range(2))
     exact = probes is None

@@ -51,7 +51,8 @@ class Layer:
             return rows if self.kind == "norm" else self._with_ones(rows)
         nothing = x.new_zeros(module.groups, len(x), positions, 0)
         patches = _patches(module, x, self.kind == "transposed") if self.weight else nothing
-        return self._with_ones(patches.reshape(module.groups, data, -1, patches.shape[-1]))
+        each = patches.shape[1] * patches.shape[2] // data  # -1 would not do for patches without entries
+        return self._with_ones(patches.reshape(module.groups, data, each, patches.shape[-1]))
 
     def signals(self, module: Any, gradient: Tensor, data: int) -> Tensor:  # (groups, data, positions, o)
         """The gradient in the module's output, position by position."""

@@ -14,33 +14,33 @@ Root = Callable[[Tensor, int], Tensor]  # outputs (b, c) of the data from this n
 SIGNS = 8  # a stream of random numbers of its own
 
 
-def gaussian(precision: Tensor | float = 1.0, counts: Tensor | None = None) -> Root:
+def gaussian(precision: Tensor | float = 1.0) -> Root:
     """The root for Gaussian noise, a diagonal: `precision` is a number or one per output of every datum, (n · c,)."""
 
     def root(outputs: Tensor, start: int) -> Tensor:
-        given = torch.as_tensor(precision).to(outputs)
+        given = torch.as_tensor(precision, dtype=torch.float64).to(outputs)
         if given.ndim:
             given = given.reshape(-1, outputs.shape[1])[start : start + len(outputs)]
-        return counted(torch.diag_embed(given.sqrt().expand_as(outputs)), counts, start)
+        return torch.diag_embed(given.sqrt().expand_as(outputs))
 
     return root
 
 
-def categorical(counts: Tensor | None = None) -> Root:
+def categorical() -> Root:
     """The root for class labels, diag(√π) − π√πᵀ, turned so that its null column is left out: c − 1 columns."""
 
-    def root(outputs: Tensor, start: int) -> Tensor:
+    def root(outputs: Tensor, start: int) -> Tensor:  # noqa: ARG001
         probabilities = outputs.softmax(1)
-        return counted(softmax_root(probabilities, _complement(probabilities.sqrt())), counts, start)
+        return softmax_root(probabilities, _complement(probabilities.sqrt()))
 
     return root
 
 
-def bernoulli(counts: Tensor | None = None) -> Root:
+def bernoulli() -> Root:
     """The root for outputs that are logits of their own, √(σ (1 − σ)) each."""
 
-    def root(outputs: Tensor, start: int) -> Tensor:
-        return counted(torch.diag_embed((outputs.sigmoid() * (-outputs).sigmoid()).sqrt()), counts, start)
+    def root(outputs: Tensor, start: int) -> Tensor:  # noqa: ARG001
+        return torch.diag_embed((outputs.sigmoid() * (-outputs).sigmoid()).sqrt())
 
     return root
 
@@ -59,11 +59,16 @@ def sampled(root: Root, columns: int, seed: int) -> Root:
     return combined
 
 
-def counted(columns: Tensor, counts: Tensor | None, start: int) -> Tensor:
-    """The root of data that count several times: √count times its columns."""
+def counted(root: Root, counts: Tensor | None) -> Root:
+    """The root of data that count several times, (n,): √count times the columns of each."""
     if counts is None:
-        return columns
-    return columns * counts.to(columns)[start : start + len(columns), None, None].sqrt()
+        return root
+
+    def weighted(outputs: Tensor, start: int) -> Tensor:
+        columns = root(outputs, start)
+        return columns * counts[start : start + len(columns), None, None].to(columns).sqrt()
+
+    return weighted
 
 
 def _complement(unit: Tensor) -> Tensor:  # (b, c) -> (b, c, c - 1)
