@@ -73,7 +73,7 @@ CASES = {
 def case(name: str) -> tuple[Kronecker, Tensor, Tensor | float, Tensor]:
     given, shift = CASES[name]
     structure, matrix = kronecker(factors(), P, given), dense(factors())
-    prior = torch.as_tensor(shift).double().expand(P) / (1 if given is None else given.square())
+    prior = torch.as_tensor(shift, dtype=torch.float64).expand(P) / (1 if given is None else given.square())
     keep = blocked()
     return structure, (matrix + torch.diag(prior))[keep][:, keep], shift, keep
 

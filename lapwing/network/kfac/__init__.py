@@ -2,7 +2,7 @@
 
 from lapwing.network.kfac.diagonal import column_squares, diagonal
 from lapwing.network.kfac.factors import Factored, eigencorrected, factorise, variances
-from lapwing.network.kfac.roots import bernoulli, categorical, gaussian
+from lapwing.network.kfac.roots import bernoulli, categorical, gaussian, root_of
 
 __all__ = [
     "Factored",
@@ -13,5 +13,6 @@ __all__ = [
     "eigencorrected",
     "factorise",
     "gaussian",
+    "root_of",
     "variances",
 ]

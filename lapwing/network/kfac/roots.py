@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from lapwing.bayes.likelihoods import softmax_root
+from lapwing.bayes.classification import Categorical
+from lapwing.bayes.likelihoods import Gaussian, softmax_root
 from lapwing.bayes.noise import Noise
 
 Root = Callable[[Tensor, int], Tensor]  # outputs (b, c) of the data from this number on -> columns (b, c, k)
@@ -41,6 +43,20 @@ def bernoulli() -> Root:
 
     def root(outputs: Tensor, start: int) -> Tensor:  # noqa: ARG001
         return torch.diag_embed((outputs.sigmoid() * (-outputs).sigmoid()).sqrt())
+
+    return root
+
+
+def root_of(likelihood: Any, targets: Tensor) -> Root:
+    """The root for a likelihood and all its targets: of its Hessian in the outputs, noise precisions included."""
+    if isinstance(likelihood, Gaussian):
+        return gaussian(likelihood.row_precision(targets))
+    if isinstance(likelihood, Categorical):
+        return categorical()
+
+    def root(outputs: Tensor, start: int) -> Tensor:  # noqa: ARG001
+        units = torch.eye(outputs.shape[1], dtype=outputs.dtype, device=outputs.device)
+        return likelihood.hessian_root(outputs, units.expand(*outputs.shape, -1))
 
     return root
 
