@@ -98,14 +98,11 @@ def last_layer(model: nn.Module, inputs: Any = None) -> Callable[[str], bool]:
     >>> [name for name, _ in model.named_parameters() if last_layer(model)(name)]
     ['2.weight', '2.bias']
     """
-    heads = [module for module in model.modules() if isinstance(module, _HEADS)]
+    heads: list[nn.Module] = [module for module in model.modules() if isinstance(module, _HEADS)]
     if not heads:
-        kinds = sorted(
-            {type(module).__name__ for module in model.modules() if next(module.parameters(False), None) is not None}
-        )
         raise ValueError(
-            f"no linear or convolutional layer found among {kinds}: pass select=lambda name: name.startswith('...') "
-            "with the name of the last layer"
+            f"{type(model).__name__} has no linear or convolutional layer: select its last layer by name, as in "
+            "select=lambda name: name.startswith('head.')"
         )
     last = heads[-1] if inputs is None else _last_called(model, heads, inputs)
     own = {id(weight) for weight in last.parameters(recurse=False)}

@@ -37,12 +37,12 @@ def subnetwork(
         raise ValueError(f"size is {size}, expected 1 to {int(eligible.sum())}, the number of weights to choose from")
     if score == "swag":
         variance = swag_variances(model, data, likelihood, seed=seed, **swag)
-    elif score == "diagonal":
+    elif score == "diagonal" and not swag:
         batches = list(as_batches(data))
         root = root_of(likelihood, torch.cat([targets for _, targets in batches]))
         variance = -diagonal(network, [inputs for inputs, _ in batches], root).value  # 1 / (h + λ) falls with h
     else:
-        raise ValueError(f"score is {score!r}, expected 'swag' or 'diagonal'")
+        raise ValueError(f"score is {score!r} with options {swag}, expected 'swag' with its options, or 'diagonal'")
     variance = torch.where(eligible.to(variance.device), variance.double(), -torch.inf)
     mask = torch.zeros(len(variance), dtype=torch.bool)
     mask[variance.argsort(descending=True, stable=True)[:size].cpu()] = True
@@ -65,7 +65,8 @@ def swag_variances(
     weights = [weight for name, weight in copy.named_parameters() if name in names]
     optimiser = torch.optim.SGD(weights, lr=learning_rate, momentum=momentum, weight_decay=weight_decay)
     generator = torch.Generator().manual_seed(seed)
-    first, total, squares = _flat(weights), 0.0, 0.0
+    first = _flat(weights)
+    total, squares = torch.zeros_like(first), torch.zeros_like(first)
     for _ in range(snapshots):
         for number in torch.randperm(len(batches), generator=generator).tolist():
             inputs, targets = batches[number]
@@ -79,8 +80,7 @@ def swag_variances(
                 "near the trained weights"
             )
         total, squares = total + moved, squares + moved.square()
-    mean = torch.as_tensor(total) / snapshots
-    return (torch.as_tensor(squares) / snapshots - mean.square()).clamp_min(SMALLEST)
+    return (squares / snapshots - (total / snapshots).square()).clamp_min(SMALLEST)
 
 
 def _flat(weights: Sequence[Tensor]) -> Tensor:

@@ -77,3 +77,19 @@ LAYERS = {
     "instance norm": lambda: seeded(around(lambda: nn.InstanceNorm2d(4, affine=True), 4 * 6 * 7), IMAGES),
     "rms norm": lambda: seeded(around(lambda: nn.RMSNorm((6, 7)), 4 * 6 * 7), IMAGES),
 }  # fmt: skip
+
+
+class Adapter(nn.Module):
+    """A frozen linear layer with a low-rank update, as two layers or as two parameters of its own."""
+
+    def __init__(self, modules: bool):
+        super().__init__()
+        self.base = nn.Linear(5, 4)
+        self.lora_A, self.lora_B = nn.Linear(5, 2, bias=False), nn.Linear(2, 4, bias=False)
+        if not modules:
+            self.lora_A, self.lora_B = nn.Parameter(torch.zeros(5, 2)), nn.Parameter(torch.zeros(2, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if isinstance(self.lora_A, nn.Parameter):
+            return self.base(x) + x @ self.lora_A @ self.lora_B
+        return self.base(x) + self.lora_B(self.lora_A(x))

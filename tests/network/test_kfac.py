@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from lapwing.linalg.kronecker import fitting
 from lapwing.network.jacobian import Network
 from lapwing.network.kfac import bernoulli, categorical, diagonal, eigencorrected, factorise, gaussian, variances
-from tests.network.layers import LAYERS
+from tests.network.layers import LAYERS, Adapter
 from tests.network.networks import NETWORKS, normal, seeded
 from tests.network.test_linearisation import dense_jacobian
 
@@ -293,6 +293,27 @@ def test_a_choice_of_names_gives_blocks_of_those():
     )
     only = factorise(Network.of(model, lambda name: name == "0.bias"), [inputs], categorical())
     assert only.factors[0].index.shape == (1, 4, 1)
+
+
+@pytest.mark.parametrize("modules", [True, False])
+def test_low_rank_adapters_are_selected_by_name(modules):
+    model, inputs = seeded(lambda: nn.Sequential(Adapter(modules), nn.Tanh(), nn.Linear(4, 3)), normal(6, 5, seed=1))
+    for name, weight in model.named_parameters():
+        weight.requires_grad_("lora" in name)
+    chosen = [name for name, weight in model.named_parameters() if weight.requires_grad]
+    names = [name for name, weight in model.named_parameters() for _ in range(weight.numel())]
+    kept = torch.tensor([name in chosen for name in names])
+    ggn = dense_ggn(model, inputs, "categorical").sum(0)[kept][:, kept]
+    factored = factorise(Network.of(model), [inputs], categorical())
+    structure = factored.structure()
+    if modules:
+        assert factored.diagnostics["kronecker"] == ["0.lora_A", "0.lora_B"]
+        structure = eigencorrected(Network.of(model), [inputs], categorical(), factored)
+        exact = torch.linalg.eigvalsh(dense_blocks(ggn, structure)).sum()
+        torch.testing.assert_close(structure.ratios(1.0).sum(), exact, rtol=1e-10, atol=0)  # the trace
+    else:
+        assert factored.diagnostics["exact"] == ["0.lora_A", "0.lora_B"]
+        torch.testing.assert_close(structure.dense(), dense_blocks(ggn, structure), rtol=1e-10, atol=1e-13)
 
 
 def test_what_cannot_be_factorised_is_refused():
