@@ -126,9 +126,7 @@ def _last_called(model: nn.Module, heads: list[nn.Module], inputs: Any) -> nn.Mo
         for hook in hooks:
             hook.remove()
     if not called:
-        raise ValueError(
-            "the network called none of its linear or convolutional layers on these inputs: select by name"
-        )
+        raise ValueError("none of the network's linear or convolutional layers was called: select the last by name")
     return called[-1]
 
 

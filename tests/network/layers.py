@@ -90,6 +90,6 @@ class Adapter(nn.Module):
             self.lora_A, self.lora_B = nn.Parameter(torch.zeros(5, 2)), nn.Parameter(torch.zeros(2, 4))
 
     def forward(self, x: Tensor) -> Tensor:
-        if isinstance(self.lora_A, nn.Parameter):
+        if isinstance(self.lora_A, Tensor):
             return self.base(x) + x @ self.lora_A @ self.lora_B
         return self.base(x) + self.lora_B(self.lora_A(x))

@@ -139,9 +139,10 @@ def _layer(key: tuple[str | None, str | None], owners: list[Any], starts: dict[s
     if bias is not None:
         places = torch.arange(module.bias.numel()) + starts[bias]
         parts.append(places.reshape(1, 1, -1) if kind == "norm" else places.reshape(*groups, -1, 1))
-    name = (weight or bias or "").rpartition(".")[0] if None not in key else weight or bias
-    index = torch.cat(parts, dim=-1)
-    return Layer(name or weight or bias or "", kind, tuple(owners), index, weight is not None, bias is not None)
+    whole = None not in key or all(getattr(module, "bias", None) is None for module in owners)
+    full = weight or bias or ""
+    name, index = full.rpartition(".")[0] or full if whole else full, torch.cat(parts, dim=-1)
+    return Layer(name, kind, tuple(owners), index, weight is not None, bias is not None)
 
 
 def _weight_index(module: Any, kind: Kind) -> Tensor:  # (groups, o, i)
