@@ -16,7 +16,7 @@ from lapwing.network.jacobian import Network
 from lapwing.network.kfac.gradients import Full
 from lapwing.network.kfac.layers import Layer
 from lapwing.network.kfac.roots import Root, counted, sampled
-from lapwing.network.kfac.tape import Bases, Layers, Tape, listen, other_rows, pieces
+from lapwing.network.kfac.tape import Bases, Layers, Tape, listen, other_rows, padding_entry, pieces
 
 Sharing = Literal["expand", "reduce"]
 EXACT = 1024  # normalisation layers and other tensors up to this size get their exact block, larger ones a diagonal
@@ -68,12 +68,11 @@ def factorise(
     if sharing not in ("expand", "reduce"):
         raise ValueError(f"sharing is {sharing!r}, expected 'expand' or 'reduce'")
     layers = listen(network, batches[0])
-    sums = _Sums(network, layers, sharing)
+    sums = _Sums(network, layers, sharing, sampled=probes is not None)
     root = counted(root if probes is None else sampled(root, probes, seed), counts)
-    for start, inputs, tape in pieces(network, layers, batches):
+    for start, inputs, tape in pieces(network, layers, batches, gradients=False):
         columns = root(tape.outputs.detach(), start)
-        part = columns.new_ones(len(inputs)) if counts is None else counts[start : start + len(inputs)].to(columns)
-        sums.add(tape, columns, part)
+        sums.add(tape, columns, None if counts is None else counts[start : start + len(inputs)].to(columns.device))
         for datum, column in zip(inputs, columns, strict=True) if layers.others else ():
             sums.add_others(other_rows(network, layers, datum, column))
     return Factored(sums.factors(), layers, network.layout.size, sharing, sums.errors() if probes else {})
@@ -82,9 +81,9 @@ def factorise(
 class _Sums:
     """What is summed over the data: inputs and signals of every layer, squares of the other tensors' gradients."""
 
-    def __init__(self, network: Network, layers: Layers, sharing: Sharing) -> None:
+    def __init__(self, network: Network, layers: Layers, sharing: Sharing, sampled: bool) -> None:
         like = network.weights.new_zeros(0, dtype=torch.float64)
-        self.layers, self.sharing = layers, sharing
+        self.layers, self.sharing, self.sampled = layers, sharing, sampled
         shapes = [shape for layer in layers.known for shape in (_left_shape(layer), _right_shape(layer))]
         needed = 3 * 8.0 * sum(prod(shape) for shape in shapes)  # with their eigenvectors and work
         check_memory(needed, "the Kronecker factors", "select fewer layers by name, or use a diagonal structure")
@@ -95,44 +94,43 @@ class _Sums:
         sizes = {name: len(place) for name, place in layers.places.items()}
         self.others = {name: like.new_zeros((q, q) if q <= EXACT else (q,)) for name, q in sizes.items()}
 
-    def add(self, tape: Tape, columns: Tensor, counts: Tensor) -> None:
+    def add(self, tape: Tape, columns: Tensor, counts: Tensor | None) -> None:
         used = [(number, layer) for number, layer in enumerate(self.layers.known) if tape.uses(layer)]
-        features = {number: tape.features(layer) for number, layer in used}
+        kept = {number: tape.features(layer) for number, layer in used if layer.kind in ("norm", "embedding")}
         for number, layer in used:
             if layer.kind != "norm":
-                self._add_inputs(number, layer, features[number], counts)
+                self._add_inputs(number, layer, kept.get(number, tape), counts)
         for column in columns.unbind(-1) if used else ():
             pulled = tape.pull(column)
             for number, layer in used:
                 signals = tape.signals(layer, pulled)
                 if layer.kind == "norm":
-                    found = tape.gradients(layer, features[number], signals)
+                    found = tape.gradients(layer, kept[number], signals)
                     assert isinstance(found, Full)
                     self.right[number] += _second_moment(found.values[:, :, 0], self.right[number].ndim == 2)
-                else:
-                    self._add_signals(number, layer, features[number], signals)
+                    continue
+                if layer.kind == "embedding":
+                    signals = signals * (kept[number] != padding_entry(layer))
+                elif self.sharing == "reduce":
+                    signals = signals.sum(2, keepdim=True)
+                self.left[number] += _outer_sum(signals, signals)
+                if self.sampled:
+                    self.fourth[number] += float(signals.double().square().sum((0, 2, 3)).square().sum())
 
-    def _add_inputs(self, number: int, layer: Layer, features: Tensor, counts: Tensor) -> None:
+    def _add_inputs(self, number: int, layer: Layer, found: Tensor | Tape, counts: Tensor | None) -> None:
+        features = found if isinstance(found, Tensor) else found.features(layer)
+        data = features.new_ones(features.shape[1], dtype=torch.float64) if counts is None else counts.double()
         if layer.kind == "embedding":
             entries = features[0, :, :, 0]
-            weights = counts[:, None] * (entries != _padding(layer))
-            self.right[number][0].index_add_(0, entries.flatten(), weights.flatten().double())
+            weights = data[:, None] * (entries != padding_entry(layer))
+            self.right[number][0].index_add_(0, entries.flatten(), weights.flatten())
             self.terms[number] += float(weights.sum())
             return
         if self.sharing == "reduce":
             features = features.mean(2, keepdim=True)
-        weighted = (features * counts[:, None, None]).flatten(1, 2)
-        self.right[number] += (weighted.mT @ features.flatten(1, 2)).double()
-        self.terms[number] += float(counts.sum()) * features.shape[2]
-
-    def _add_signals(self, number: int, layer: Layer, features: Tensor, signals: Tensor) -> None:
-        if layer.kind == "embedding":
-            signals = signals * (features != _padding(layer))
-        elif self.sharing == "reduce":
-            signals = signals.sum(2, keepdim=True)
-        rows = signals.flatten(1, 2)
-        self.left[number] += (rows.mT @ rows).double()
-        self.fourth[number] += float(signals.double().square().sum((0, 2, 3)).square().sum())
+        weighted = features if counts is None else features * counts[:, None, None].to(features)
+        self.right[number] += _outer_sum(weighted, features)
+        self.terms[number] += float(data.sum()) * features.shape[2]
 
     def add_others(self, rows: dict[str, Tensor]) -> None:
         for name, part in rows.items():
@@ -173,7 +171,7 @@ def eigencorrected(
     moments = {layer.name: torch.zeros_like(blocks[layer.name].values) for layer in layers.known}
     for start, _, tape in pieces(network, layers, batches):
         used = [layer for layer in layers.known if tape.uses(layer) and blocks[layer.name].kind == "kronecker"]
-        features = {layer.name: tape.features(layer) for layer in used}
+        features = {layer.name: tape.features(layer, _bases(blocks[layer.name])) for layer in used}
         for column in root(tape.outputs.detach(), start).unbind(-1) if used else ():
             pulled = tape.pull(column)
             for layer in used:
@@ -198,13 +196,14 @@ def variances(
     for _, inputs, tape in pieces(network, layers, batches):
         found = torch.zeros(tape.outputs.shape, dtype=torch.float64, device=tape.outputs.device)
         used = [layer for layer in layers.known if tape.uses(layer)]
-        turned = {layer.name: (tape.features(layer), _bases(blocks[layer.name])) for layer in used}
+        bases = {layer.name: _bases(blocks[layer.name]) for layer in used}
+        features = {layer.name: tape.features(layer, bases[layer.name]) for layer in used}
         units = torch.eye(found.shape[1]).to(tape.outputs)
         for number in range(found.shape[1]) if used else ():
             pulled = tape.pull(units[number].expand_as(tape.outputs))
             for layer in used:
-                features, bases = turned[layer.name]
-                gradients = tape.gradients(layer, features, tape.signals(layer, pulled), bases)
+                signals = tape.signals(layer, pulled)
+                gradients = tape.gradients(layer, features[layer.name], signals, bases[layer.name])
                 found[:, number] += gradients.against(weights[layer.name]).double()
         for row, datum in zip(found, inputs, strict=True) if layers.others else ():
             for name, rows in other_rows(network, layers, datum, units).items():
@@ -244,10 +243,14 @@ def _right_shape(layer: Layer) -> tuple[int, ...]:
     return (groups, i) if diagonal else (groups, i, i)
 
 
+def _outer_sum(left: Tensor, right: Tensor) -> Tensor:  # (groups, b, positions, o), (groups, b, positions, i)
+    """Σ left rightᵀ over data and positions, (groups, o, i), without a copy of either."""
+    if left.shape[2] == 1:
+        return (left[:, :, 0].mT @ right[:, :, 0]).double()
+    if len(left) > 1:
+        return (left.mT @ right).sum(1).double()
+    return torch.addbmm(left.new_zeros(left.shape[3], right.shape[3]), left[0].mT, right[0])[None].double()
+
+
 def _second_moment(rows: Tensor, diagonal: bool) -> Tensor:  # (groups, n, q) -> (groups, q) or (groups, q, q)
     return (rows.square().sum(1) if diagonal else rows.mT @ rows).double()
-
-
-def _padding(layer: Layer) -> int:
-    entry = layer.modules[0].padding_idx
-    return -1 if entry is None else entry

@@ -43,7 +43,7 @@ class Full:
 
     def against(self, weights: Tensor) -> Tensor:  # (groups, o, i) -> (data,)
         """Squares of the gradients' entries, summed with weights for each datum."""
-        return torch.einsum("gboi,goi->b", self.values.square(), weights.to(self.values))
+        return self.values.square().transpose(0, 1).flatten(1) @ weights.to(self.values).flatten()
 
     def total(self) -> Tensor:  # (groups, o, i)
         """The gradients summed over data."""
@@ -77,13 +77,6 @@ class Columns:
 
 
 Gradients = Outer | Full | Columns
-
-
-def outer(left: Tensor, right: Tensor) -> Outer | Full:  # (groups, data, positions, o), (groups, data, positions, i)
-    """Σ_t left_t right_tᵀ of every datum."""
-    if left.shape[2] == 1:
-        return Outer(left[:, :, 0], right[:, :, 0])
-    return Full(left.mT @ right)
 
 
 def columns(left: Tensor, entries: Tensor, total: int) -> Columns:  # (data, positions, o), (data, positions)

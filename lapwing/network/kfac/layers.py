@@ -49,18 +49,18 @@ class Layer:
         if self.kind in ("linear", "norm"):
             rows = _by_datum(_channels_last(module, x), self.axis, data)[None]
             return rows if self.kind == "norm" else self._with_ones(rows)
-        nothing = x.new_zeros(module.groups, len(x), positions, 0)
+        nothing = x.new_zeros(module.groups, len(x), 0, positions)
         patches = _patches(module, x, self.kind == "transposed") if self.weight else nothing
-        each = patches.shape[1] * patches.shape[2] // data  # -1 would not do for patches without entries
-        return self._with_ones(patches.reshape(module.groups, data, each, patches.shape[-1]))
+        if self.bias:
+            patches = torch.cat([patches, x.new_ones(module.groups, len(x), 1, positions)], dim=2)
+        return _rows_by_datum(patches.mT, data)
 
     def signals(self, module: Any, gradient: Tensor, data: int) -> Tensor:  # (groups, data, positions, o)
         """The gradient in the module's output, position by position."""
         if self.kind not in ("convolution", "transposed"):
             return _by_datum(_channels_last(module, gradient), self.axis, data)[None]
         grouped = gradient.reshape(len(gradient), module.groups, -1, gradient[0, 0].numel())
-        rows = grouped.permute(1, 0, 3, 2)
-        return rows.reshape(module.groups, data, -1, rows.shape[-1])
+        return _rows_by_datum(grouped.transpose(0, 1).mT, data)
 
     def _with_ones(self, rows: Tensor) -> Tensor:
         rows = rows if self.weight else rows[..., :0]
@@ -180,8 +180,19 @@ def _by_datum(x: Tensor, axis: int, data: int) -> Tensor:  # (data, positions, f
     return x.reshape(data, -1, x.shape[-1])
 
 
-def _patches(module: Any, x: Tensor, transposed: bool) -> Tensor:  # (groups, rows, positions, i)
-    """The input of a convolution under its kernel at every position of the output."""
+def _rows_by_datum(x: Tensor, data: int) -> Tensor:  # (groups, rows, positions, features)
+    """(groups, data, positions, features); nothing is copied where a datum is a row."""
+    groups, rows, positions, size = x.shape
+    if rows % data:
+        raise ValueError(f"{rows} rows are no multiple of {data} data")
+    return x if rows == data else x.reshape(groups, data, rows // data * positions, size)
+
+
+def _patches(module: Any, x: Tensor, transposed: bool) -> Tensor:  # (groups, rows, i, positions)
+    """The input of a convolution under its kernel at every position of the output.
+
+    Positions come last in memory, so that they are copied in long runs.
+    """
     dims, kernel, step, gap = x.ndim - 2, module.kernel_size, module.stride, module.dilation
     if transposed:
         x, step = _spread(module, x), (1,) * dims
@@ -192,8 +203,8 @@ def _patches(module: Any, x: Tensor, transposed: bool) -> Tensor:  # (groups, ro
         width = gap[axis] * (kernel[axis] - 1) + 1
         x = x.unfold(2 + axis, width, step[axis])[..., :: gap[axis]]
     x = x.unflatten(1, (module.groups, -1))  # rows, groups, channels, *positions, *kernel
-    x = x.permute(1, 0, *range(3, 3 + dims), 2, *range(3 + dims, 3 + 2 * dims))
-    return x.flatten(2 + dims).flatten(2, 1 + dims)
+    x = x.permute(1, 0, 2, *range(3 + dims, 3 + 2 * dims), *range(3, 3 + dims))
+    return x.flatten(3 + dims).flatten(2, 2 + dims)
 
 
 def _padding(module: Any) -> list[int]:

@@ -13,11 +13,11 @@ from torch.func import vjp, vmap
 
 from lapwing.network.jacobian import Network
 from lapwing.network.kfac import layers as known
-from lapwing.network.kfac.gradients import Full, Gradients, columns, outer
+from lapwing.network.kfac.gradients import Full, Gradients, Outer, columns
 from lapwing.network.kfac.layers import Layer
 
 Bases = tuple[Tensor | None, Tensor | None]  # (groups, o, o) and (groups, i, i), None for the identity
-ELEMENTS = 2**24  # numbers that the gradients of the data worked on at once may take
+ELEMENTS = 2**25  # numbers that the gradients of the data worked on at once may take
 PROBED = 4  # data on which the layers' gradients are compared with autograd's
 
 
@@ -39,7 +39,8 @@ class Layers:
 
     known: tuple[Layer, ...]
     others: tuple[str, ...]
-    per_datum: int  # numbers that one datum takes
+    activations: int  # numbers that the tape of one datum takes,
+    unfolded: int  # and those of its features and gradients at all layers
     places: dict[str, Tensor] = field(repr=False)  # places of the other tensors in the flat vector
 
 
@@ -52,13 +53,15 @@ class Tape:
     calls: tuple[Call, ...]
     weights: dict[str, Tensor]
 
-    def features(self, layer: Layer) -> Tensor:  # (groups, b, positions, i)
-        """What the layer's weights are multiplied with, over all its uses."""
+    def features(self, layer: Layer, bases: Bases = (None, None)) -> Tensor:  # (groups, b, positions, i)
+        """What the layer's weights are multiplied with, over all its uses; in the right basis if at one position."""
         parts = [
             layer.features(call.module, call.inputs, call.shape[2:].numel(), len(self.outputs))
             for call in self.uses(layer)
         ]
-        return torch.cat(parts, dim=2) if len(parts) > 1 else parts[0]
+        found = torch.cat(parts, dim=2) if len(parts) > 1 else parts[0]
+        turned = bases[1] is not None and layer.kind != "norm" and found.shape[2] == 1
+        return found @ bases[1].to(found)[:, None] if turned and bases[1] is not None else found
 
     def pull(self, column: Tensor) -> dict[int, Tensor]:  # (b, c)
         """The gradient of Σ column · outputs in the output of every call."""
@@ -76,17 +79,21 @@ class Tape:
         return torch.cat(parts, dim=2) if len(parts) > 1 else parts[0]
 
     def gradients(self, layer: Layer, features: Tensor, signals: Tensor, bases: Bases = (None, None)) -> Gradients:
-        """The layer's gradient of every datum, Leftᵀ gradient Right in the bases given."""
+        """The layer's gradient of every datum, Leftᵀ gradient Right in the bases that `features` were made for."""
         left, right = bases
         if layer.kind == "norm":
             parts = [(signals * features).sum(2)] * layer.weight + [signals.sum(2)] * layer.bias
             vector = torch.cat(parts, dim=-1)  # (1, b, i)
             return Full((vector if right is None else vector @ right.to(vector))[:, :, None])
+        if signals.shape[2] > 1 and layer.kind != "embedding":  # a matrix per datum is smaller than its positions
+            values = signals.mT @ features
+            values = values if left is None else left.mT.to(values)[:, None] @ values
+            return Full(values if right is None else values @ right.to(values)[:, None])
         signals = signals if left is None else signals @ left.to(signals)[:, None]
         if layer.kind == "embedding":
-            signals = signals * (features != _padding_entry(layer))
+            signals = signals * (features != padding_entry(layer))
             return columns(signals[0], features[0, :, :, 0], layer.index.shape[2])
-        return outer(signals, features if right is None else features @ right.to(features)[:, None])
+        return Outer(signals[:, :, 0], features[:, :, 0])
 
     def uses(self, layer: Layer) -> list[Call]:
         """The calls of the layer's modules."""
@@ -131,27 +138,28 @@ def listen(network: Network, inputs: Tensor) -> Layers:
     last[-1] = column[-1]
     expected = [_flat_gradient(network, tape, v) for v in (column, last)]
     pulled = [tape.pull(v) for v in (column, last)] if tape.calls else []
-    kept, size = [], 1
+    kept, unfolded = [], 0
     for layer in found:
         for axis in (0, 1):
             candidate = replace(layer, axis=axis)
             if _agrees(tape, candidate, pulled, expected):
                 kept.append(candidate)
-                size += _per_datum(tape, candidate)
+                unfolded += _unfolded(tape, candidate)
                 break
         else:
             others = (*others, *_names(network, layer))
     others = tuple(name for name in network.layout.names if name in others)
     places = torch.arange(sum(network.layout.sizes)).split(network.layout.sizes)
     where = {name: place for name, place in zip(network.layout.names, places, strict=True) if name in others}
-    return Layers(tuple(kept), others, size, where)
+    activations = 4 * sum(call.shape.numel() for call in tape.calls) // len(inputs) + 1
+    return Layers(tuple(kept), others, activations, unfolded, where)
 
 
 def pieces(
-    network: Network, layers: Layers, batches: Sequence[Tensor]
-) -> Iterator[tuple[int, Tensor, Tape]]:  # fmt: skip
-    """Data a few at a time: the number of the first, the inputs, and their tape."""
-    height, start = max(1, ELEMENTS // layers.per_datum), 0
+    network: Network, layers: Layers, batches: Sequence[Tensor], *, gradients: bool = True
+) -> Iterator[tuple[int, Tensor, Tape]]:
+    """Data a few at a time: the number of the first, the inputs, and their tape; fewer where gradients are formed."""
+    height, start = max(1, ELEMENTS // (layers.activations + gradients * layers.unfolded)), 0
     for batch in batches:
         for inputs in batch.split(height):
             yield start, inputs, record(network, layers.known, inputs)
@@ -166,7 +174,8 @@ def other_rows(network: Network, layers: Layers, datum: Tensor, root: Tensor) ->
     return {name: gradient.detach().reshape(root.shape[1], -1) for name, gradient in gradients.items()}
 
 
-def _padding_entry(layer: Layer) -> int:
+def padding_entry(layer: Layer) -> int:
+    """The entry of an embedding that gets no gradient, −1 for none."""
     entry = layer.modules[0].padding_idx
     return -1 if entry is None else entry
 
@@ -195,12 +204,10 @@ def _agrees(tape: Tape, layer: Layer, pulled: Sequence[dict[int, Tensor]], expec
     return not bool((whole - alone).norm() > tolerance * alone.norm())
 
 
-def _per_datum(tape: Tape, layer: Layer) -> int:
+def _unfolded(tape: Tape, layer: Layer) -> int:
     features = tape.features(layer)
-    matrix = (
-        layer.index.numel() if features.shape[2] > 1 and layer.kind in ("linear", "convolution", "transposed") else 0
-    )
-    return 2 * features.numel() // len(tape.outputs) + matrix
+    matrix = 2 * layer.index.numel() if features.shape[2] > 1 and layer.kind not in ("embedding", "norm") else 0
+    return features.numel() // len(tape.outputs) + matrix
 
 
 def _names(network: Network, layer: Layer) -> list[str]:
