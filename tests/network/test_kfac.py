@@ -3,7 +3,7 @@
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.func import jacrev
+from torch.func import hessian, jacrev
 from torch.nn import functional as F
 
 from lapwing.linalg.kronecker import fitting
@@ -29,8 +29,8 @@ def dense_hessian(kind: str, outputs: Tensor) -> Tensor:  # (n, c, c)
 def dense_ggn(model: nn.Module, inputs: Tensor, kind: str, counts: Tensor | None = None) -> Tensor:  # (n, p, p)
     outputs = model(inputs).detach()
     jacobian = dense_jacobian(model, inputs).reshape(*outputs.shape, -1)
-    hessian = dense_hessian(kind, outputs) * (1 if counts is None else counts[:, None, None])
-    return jacobian.mT @ hessian @ jacobian
+    curvature = dense_hessian(kind, outputs) * (1 if counts is None else counts[:, None, None])
+    return jacobian.mT @ curvature @ jacobian
 
 
 def dense_blocks(matrix: Tensor, structure) -> Tensor:
@@ -84,6 +84,22 @@ def test_a_linear_network_with_gaussian_noise_is_exact():
     model, inputs = seeded(lambda: nn.Linear(4, 3), normal(6, 4, seed=1))
     structure = factorise(Network.of(model), [inputs[:4], inputs[4:]], gaussian(1.7)).structure()
     torch.testing.assert_close(structure.dense(), dense_ggn(model, inputs, "gaussian").sum(0), rtol=1e-10, atol=1e-12)
+
+
+def test_where_outputs_are_linear_in_the_weights_it_is_the_hessian():
+    """B-4: diagonal and, for one datum, the whole block, against the Hessian of the cross-entropy by autograd."""
+    model, inputs = seeded(lambda: nn.Linear(4, 3), normal(6, 4, seed=1))
+    labels = torch.tensor([0, 2, 1, 1, 0, 2])
+
+    def loss(flat: Tensor, data: int) -> Tensor:
+        weight, bias = flat[:12].reshape(3, 4), flat[12:]
+        return F.cross_entropy(F.linear(inputs[:data], weight, bias), labels[:data], reduction="sum")
+
+    flat = torch.cat([weight.detach().reshape(-1) for weight in model.parameters()])
+    whole = diagonal(Network.of(model), [inputs], categorical()).value
+    torch.testing.assert_close(whole, hessian(loss)(flat, 6).diagonal(), rtol=1e-10, atol=1e-13)
+    one = factorise(Network.of(model), [inputs[:1]], categorical()).structure().dense()
+    torch.testing.assert_close(one, hessian(loss)(flat, 1), rtol=1e-9, atol=1e-13)
 
 
 class Shifted(nn.Module):

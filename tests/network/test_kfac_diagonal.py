@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lapwing.network.jacobian import Network
-from lapwing.network.kfac import column_squares
+from lapwing.network.kfac import column_squares, row_squares
 from lapwing.network.kfac.tape import listen
 from tests.network.layers import LAYERS
 from tests.network.networks import NETWORKS
@@ -23,6 +23,21 @@ def test_column_squares_are_those_of_the_dense_jacobian(name):
         found = column_squares(network, batches, weights)
         torch.testing.assert_close(found.value, weights @ jacobian.square(), rtol=1e-10, atol=1e-12)
         assert float(found.standard_error.max()) == 0
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_row_squares_are_those_of_the_dense_jacobian(name):
+    model, inputs = ALL[name]()
+    jacobian = dense_jacobian(model, inputs)
+    weights = torch.linspace(0.5, 2, jacobian.shape[1], dtype=torch.float64)
+    mask = torch.arange(len(weights)) % 3 != 1
+    found = row_squares(Network.of(model), [inputs[:2], inputs[2:]], weights)
+    torch.testing.assert_close(found, jacobian.square() @ weights, rtol=1e-10, atol=1e-12)
+    part = row_squares(Network.of(model, mask), [inputs], weights[mask])
+    torch.testing.assert_close(part, jacobian[:, mask].square() @ weights[mask], rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(
+        row_squares(Network.of(model), [inputs]), jacobian.square().sum(1), rtol=1e-10, atol=1e-12
+    )
 
 
 OTHERS = {

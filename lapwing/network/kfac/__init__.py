@@ -1,6 +1,6 @@
 """Structured approximations of a network's Gauss-Newton matrix, from gradients of single data."""
 
-from lapwing.network.kfac.diagonal import column_squares, diagonal
+from lapwing.network.kfac.diagonal import column_squares, diagonal, row_squares
 from lapwing.network.kfac.factors import Factored, eigencorrected, factorise, variances
 from lapwing.network.kfac.roots import bernoulli, categorical, gaussian, root_of
 
@@ -14,5 +14,6 @@ __all__ = [
     "factorise",
     "gaussian",
     "root_of",
+    "row_squares",
     "variances",
 ]

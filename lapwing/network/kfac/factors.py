@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal, final
@@ -13,6 +13,7 @@ from torch import Tensor
 from lapwing.linalg.kronecker import Block, Factors, Kronecker, kronecker
 from lapwing.linalg.memory import check_memory
 from lapwing.network.jacobian import Network
+from lapwing.network.kfac.diagonal import output_squares
 from lapwing.network.kfac.gradients import Full
 from lapwing.network.kfac.layers import Layer
 from lapwing.network.kfac.roots import Root, counted, sampled
@@ -50,7 +51,7 @@ class Factored:
 
 
 def factorise(
-    network: Network, batches: Sequence[Tensor], root: Root, *, counts: Tensor | None = None,
+    network: Network, batches: Iterable[Tensor], root: Root, *, counts: Tensor | None = None,
     sharing: Sharing = "expand", probes: int | None = None, seed: int = 0,
 ) -> Factored:  # fmt: skip
     """A ⊗ G / N for every layer, A = Σ_n count · a aᵀ and G = Σ_n g gᵀ, by a reverse pass per column of the root.
@@ -67,7 +68,7 @@ def factorise(
         )
     if sharing not in ("expand", "reduce"):
         raise ValueError(f"sharing is {sharing!r}, expected 'expand' or 'reduce'")
-    layers = listen(network, batches[0])
+    layers = listen(network, next(iter(batches)))
     sums = _Sums(network, layers, sharing, sampled=probes is not None)
     root = counted(root if probes is None else sampled(root, probes, seed), counts)
     for start, inputs, tape in pieces(network, layers, batches, gradients=False):
@@ -158,7 +159,7 @@ class _Sums:
 
 
 def eigencorrected(
-    network: Network, batches: Sequence[Tensor], root: Root, factored: Factored, *, counts: Tensor | None = None,
+    network: Network, batches: Iterable[Tensor], root: Root, factored: Factored, *, counts: Tensor | None = None,
     scale: Tensor | None = None,
 ) -> Kronecker:  # fmt: skip
     """The same eigenvectors with the exact second moments along them: EKFAC (George et al. 2018).
@@ -186,32 +187,23 @@ def eigencorrected(
 
 
 def variances(
-    network: Network, batches: Sequence[Tensor], structure: Kronecker, layers: Layers, precision: Tensor | float
+    network: Network, batches: Iterable[Tensor], structure: Kronecker, layers: Layers, precision: Tensor | float
 ) -> Tensor:  # (n, c)
-    """The variance of every output, the diagonal of J (M + λD)⁻¹ Jᵀ, without a row of J: a reverse pass per output."""
-    blocks, parts = {block.name: block for block in structure.blocks}, []
+    """The variance of every output, the diagonal of J (M + λD)⁻¹ Jᵀ, without a row of J: a reverse pass per output.
+
+    `batches` are of new inputs, iterated once; the factors' own `layers` serve for them too.
+    """
+    blocks = {block.name: block for block in structure.blocks}
     given = torch.as_tensor(precision, dtype=torch.float64).to(structure.like)
     inverse = {name: 1 / (block.values + block.precision(given)) for name, block in blocks.items()}
     weights = {name: inverse[name] * _rest(block) for name, block in blocks.items()}
-    for _, inputs, tape in pieces(network, layers, batches):
-        found = torch.zeros(tape.outputs.shape, dtype=torch.float64, device=tape.outputs.device)
-        used = [layer for layer in layers.known if tape.uses(layer)]
-        bases = {layer.name: _bases(blocks[layer.name]) for layer in used}
-        features = {layer.name: tape.features(layer, bases[layer.name]) for layer in used}
-        units = torch.eye(found.shape[1]).to(tape.outputs)
-        for number in range(found.shape[1]) if used else ():
-            pulled = tape.pull(units[number].expand_as(tape.outputs))
-            for layer in used:
-                signals = tape.signals(layer, pulled)
-                gradients = tape.gradients(layer, features[layer.name], signals, bases[layer.name])
-                found[:, number] += gradients.against(weights[layer.name]).double()
-        for row, datum in zip(found, inputs, strict=True) if layers.others else ():
-            for name, rows in other_rows(network, layers, datum, units).items():
-                block = blocks[name]
-                turned_rows = block.turned(rows.mT[None, None].to(block.values))
-                row += (turned_rows.square() * inverse[name][..., None]).sum((0, 1, 2))
-        parts.append(found)
-    return torch.cat(parts)
+    bases = {name: _bases(block) for name, block in blocks.items()}
+
+    def other(name: str, rows: Tensor) -> Tensor:
+        turned = blocks[name].turned(rows.mT[None, None].to(structure.like))
+        return (turned.square() * inverse[name][..., None]).sum((0, 1, 2))
+
+    return output_squares(network, batches, layers, bases, weights, other)
 
 
 def _exact(name: str, index: Tensor, moment: Tensor) -> Factors:  # (1, q, q) or (1, q)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, final
 
@@ -141,7 +141,7 @@ def listen(network: Network, inputs: Tensor) -> Layers:
     kept, unfolded = [], 0
     for layer in found:
         for axis in (0, 1):
-            candidate = replace(layer, axis=axis)
+            candidate = replace(layer, axis=axis, index=layer.index.to(column.device))
             if _agrees(tape, candidate, pulled, expected):
                 kept.append(candidate)
                 unfolded += _unfolded(tape, candidate)
@@ -149,14 +149,14 @@ def listen(network: Network, inputs: Tensor) -> Layers:
         else:
             others = (*others, *_names(network, layer))
     others = tuple(name for name in network.layout.names if name in others)
-    places = torch.arange(sum(network.layout.sizes)).split(network.layout.sizes)
+    places = torch.arange(sum(network.layout.sizes), device=column.device).split(network.layout.sizes)
     where = {name: place for name, place in zip(network.layout.names, places, strict=True) if name in others}
     activations = 4 * sum(call.shape.numel() for call in tape.calls) // len(inputs) + 1
     return Layers(tuple(kept), others, activations, unfolded, where)
 
 
 def pieces(
-    network: Network, layers: Layers, batches: Sequence[Tensor], *, gradients: bool = True
+    network: Network, layers: Layers, batches: Iterable[Tensor], *, gradients: bool = True
 ) -> Iterator[tuple[int, Tensor, Tape]]:
     """Data a few at a time: the number of the first, the inputs, and their tape; fewer where gradients are formed."""
     height, start = max(1, ELEMENTS // (layers.activations + gradients * layers.unfolded)), 0
