@@ -140,6 +140,11 @@ class Truncated(LinearOperator):
         return self.scale * root, vectors, singular.square()
 
 
+def truncated(found: Leading, scale: Tensor) -> Truncated:
+    """M from the leading eigenpairs of GᵀG, where the columns of G carry the scale."""
+    return Truncated(found.vectors, found.values, scale.to(found.vectors))
+
+
 def _residuals(space: krylov.Space) -> Tensor:
     return space.remainder.norm(dim=0) / space.ritz.clamp_min(1e-300)
 

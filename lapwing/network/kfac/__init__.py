@@ -3,9 +3,11 @@
 from lapwing.network.kfac.diagonal import column_squares, diagonal, row_squares
 from lapwing.network.kfac.factors import Factored, eigencorrected, factorise, variances
 from lapwing.network.kfac.roots import bernoulli, categorical, gaussian, root_of
+from lapwing.network.kfac.structured import Structure, structured
 
 __all__ = [
     "Factored",
+    "Structure",
     "bernoulli",
     "categorical",
     "column_squares",
@@ -15,5 +17,6 @@ __all__ = [
     "gaussian",
     "root_of",
     "row_squares",
+    "structured",
     "variances",
 ]
