@@ -15,20 +15,26 @@ from lapwing.network.jacobian import Network
 from lapwing.network.kfac import diagonal, root_of
 from lapwing.network.parameters import Layout
 
+Score = Literal["swag", "diagonal", "predictive"]
 SMALLEST = 1e-30  # a variance of SWAG's is at least this
 
 
 def subnetwork(
-    model: nn.Module, data: Any, likelihood: Any, size: int, *, score: Literal["swag", "diagonal"] = "swag",
+    model: nn.Module, data: Any, likelihood: Any, size: int, *, score: Score = "swag",
     select: Callable[[str], bool] | None = None, seed: int = 0, **swag: Any,
 ) -> Tensor:  # fmt: skip
-    """A boolean mask for `select=` over the weights that require gradients: the `size` of largest marginal variance.
+    """A boolean mask for `select=` over the weights that require gradients: the `size` that would vary most.
 
     Under independent weights the squared Wasserstein distance between the whole posterior and that of a part is the
-    sum of the variances left out, so this part is the nearest (Daxberger et al. 2021). The variances are those of SGD
-    iterates started at the weights, on a copy ("swag", see `swag_variances` for its options), or of the diagonal
-    Laplace posterior ("diagonal"), whose order does not depend on the precision of an isotropic prior. `select` says
-    by name which weights may be chosen.
+    sum of the variances left out, so the largest are kept (Daxberger et al. 2021). The variances are
+
+    - "swag": those of SGD iterates started at the weights, on a copy (`swag_variances` has its options);
+    - "diagonal": of the diagonal Laplace posterior, 1 / (h + λ). Its largest belong to weights that the data say
+      nothing about, dead units first: as published, but on small networks worse than a choice by chance;
+    - "predictive": of the outputs at the data, h / (h + λ) for each weight: the same distance between functions.
+
+    The last two depend on the curvature h alone, not on the precision λ of an isotropic prior. `select` says by name
+    which weights may be chosen.
     """
     network, weights = Network.of(model), Layout.of(model)
     owner, allowed = weights.tensor_of(), [select is None or select(name) for name in weights.names]
@@ -37,12 +43,15 @@ def subnetwork(
         raise ValueError(f"size is {size}, expected 1 to {int(eligible.sum())}, the number of weights to choose from")
     if score == "swag":
         variance = swag_variances(model, data, likelihood, seed=seed, **swag)
-    elif score == "diagonal" and not swag:
+    elif score in ("diagonal", "predictive") and not swag:
         batches = list(as_batches(data))
         root = root_of(likelihood, torch.cat([targets for _, targets in batches]))
-        variance = -diagonal(network, [inputs for inputs, _ in batches], root).value  # 1 / (h + λ) falls with h
+        curvature = diagonal(network, [inputs for inputs, _ in batches], root).value
+        variance = curvature if score == "predictive" else -curvature  # their order is all that counts
     else:
-        raise ValueError(f"score is {score!r} with options {swag}, expected 'swag' with its options, or 'diagonal'")
+        raise ValueError(
+            f"score is {score!r} with options {swag}, expected 'swag' with its options, 'diagonal' or 'predictive'"
+        )
     variance = torch.where(eligible.to(variance.device), variance.double(), -torch.inf)
     mask = torch.zeros(len(variance), dtype=torch.bool)
     mask[variance.argsort(descending=True, stable=True)[:size].cpu()] = True

@@ -42,6 +42,51 @@ def test_the_diagonal_mask_is_the_nearest_in_wasserstein_distance(generator):
         assert wasserstein(variance, variance * other) >= nearest * (1 - 1e-12)
 
 
+def test_the_predictive_mask_leaves_out_the_least_variance_of_the_outputs():
+    model, inputs, targets = problem()
+    jacobian = dense_jacobian(model, inputs)
+    variance = 1 / (jacobian.square().sum(0) / 0.5**2 + 0.7)
+    outputs = (jacobian.square() * variance).sum(0)  # what each weight adds to the outputs' variances
+    mask = subnetwork(model, (inputs, targets), Gaussian(0.5), 11, score="predictive")
+    assert float(outputs[mask].min()) >= float(outputs[~mask].max())
+
+
+def gap_problem(seed: int) -> tuple[nn.Module, Tensor, Tensor]:
+    """A small ReLU network trained on a curve with a gap in the middle."""
+    with torch.random.fork_rng():
+        model = nn.Sequential(nn.Linear(1, 20), nn.ReLU(), nn.Linear(20, 20), nn.ReLU(), nn.Linear(20, 1)).double()
+    for number, weight in enumerate(model.parameters()):
+        with torch.no_grad():
+            weight.copy_(normal(*weight.shape, seed=100 * seed + number) * (2 / weight.shape[-1]) ** 0.5)
+    x = torch.cat([torch.linspace(-2, -0.8, 40), torch.linspace(0.8, 2, 40)])[:, None].double()
+    y = torch.sin(2 * x) + 0.1 * normal(80, 1, seed=seed)
+    optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(150):
+        optimiser.zero_grad()
+        (model(x) - y).square().mean().backward()
+        optimiser.step()
+    return model.eval(), x, y
+
+
+def test_selected_weights_hold_more_of_the_variance_in_a_gap_than_random_ones():
+    """S-4, ReLU, 5 % of 481 weights, ten networks: SWAG's and the predictive choice against chance."""
+    gap, found = torch.linspace(-0.6, 0.6, 13, dtype=torch.float64)[:, None], []
+    for seed in range(10):
+        model, x, y = gap_problem(seed)
+        likelihood, p = Gaussian(0.1), sum(weight.numel() for weight in model.parameters())
+        batches, chance = [(x[i::4], y[i::4]) for i in range(4)], torch.zeros(p, dtype=torch.bool)
+        chance[torch.randperm(p, generator=torch.Generator().manual_seed(seed))[: p // 20]] = True
+        masks = [
+            subnetwork(model, batches, likelihood, p // 20, learning_rate=1e-4, snapshots=10),
+            subnetwork(model, batches, likelihood, p // 20, score="predictive"),
+            chance,
+        ]
+        posteriors = [fit(model, (x, y), likelihood, prior=Isotropic(1.0), select=mask, draws=0) for mask in masks]
+        found.append([float(posterior.predict(gap).epistemic_variance.mean()) for posterior in posteriors])
+    swag, predictive, chance = torch.tensor(found).mean(0).tolist()
+    assert min(swag, predictive) > 3 * chance
+
+
 def test_class_labels_are_scored_by_their_own_curvature():
     model, inputs, _ = problem("cnn")
     labels = torch.tensor([0, 2, 1, 1, 0, 2, 2, 1])
