@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from lapwing import Exact, Gaussian, Isotropic, fit
-from lapwing.bayes.classification import Categorical
+from lapwing.bayes.likelihoods import Categorical
 from lapwing.network.subnetwork import subnetwork, swag_variances
 from tests.network.networks import NETWORKS, normal
 from tests.network.test_linearisation import dense_jacobian

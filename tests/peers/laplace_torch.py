@@ -8,9 +8,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from tests.peers.problems import LOSSES, PRECISION, PROBLEMS
 
-warnings.filterwarnings("ignore")
-torch.set_default_dtype(torch.float64)
-
 
 def curvatures(model, loss, inputs, targets) -> dict:
     from curvlinops import EKFACLinearOperator, KFACLinearOperator
@@ -47,6 +44,8 @@ def laplace(model, likelihood, inputs, targets, new) -> dict:
 
 
 def main(path: str) -> None:
+    warnings.filterwarnings("ignore")
+    torch.set_default_dtype(torch.float64)
     results = {}
     for name, make in PROBLEMS.items():
         for kind, loss in LOSSES.items():

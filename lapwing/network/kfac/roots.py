@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lapwing.bayes.classification import Categorical
-from lapwing.bayes.likelihoods import Gaussian, softmax_root
+from lapwing.bayes.likelihoods import Categorical, Gaussian, softmax_root
 from lapwing.bayes.noise import Noise
 
 Root = Callable[[Tensor, int], Tensor]  # outputs (b, c) of the data from this number on -> columns (b, c, k)
