@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from lapwing.linalg.operators import LinearOperator
+from lapwing.linalg.spectral import Spectrum
 
 Kind = Literal["kronecker", "exact", "diagonal"]
 SEPARABLE = 1e-6  # a scale may differ this much, relatively, from a product of one per row and one per column
@@ -223,6 +224,40 @@ class Kronecker(LinearOperator):
         for block in self.blocks:
             result[block.index] = function(block)
         return result
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Basis(LinearOperator):
+    """Q = diag(1/scale) V, the orthonormal eigenvectors of M in units of the scale: (weights, directions)."""
+
+    blocks: tuple[Block, ...]
+    size: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return (self.size, sum(block.values.numel() for block in self.blocks))
+
+    @property
+    def like(self) -> Tensor:
+        return self.blocks[0].values
+
+    def matmat(self, x: Tensor) -> Tensor:
+        result = torch.zeros(self.size, x.shape[1], dtype=self.like.dtype, device=self.like.device)
+        for block, part in zip(self.blocks, x.split([block.values.numel() for block in self.blocks]), strict=True):
+            shaped = part.reshape(*block.values.shape, x.shape[1]).to(self.like)
+            result[block.index.flatten()] = (block.back(shaped) / block.scale[..., None]).flatten(0, 2)
+        return result
+
+    def rmatmat(self, y: Tensor) -> Tensor:
+        parts = [block.turned(y[block.index].to(self.like) / block.scale[..., None]) for block in self.blocks]
+        return torch.cat([part.flatten(0, 2) for part in parts])
+
+
+def spectrum(matrix: Kronecker) -> Spectrum:
+    """The matrix in units of its scale, S M S = Q diag(values) Qᵀ, in the form that whitened posteriors are made of."""
+    values = torch.cat([block.values.flatten() for block in matrix.blocks])
+    return Spectrum(Basis(matrix.blocks, matrix.size), values)
 
 
 def kronecker(factors: tuple[Factors, ...], size: int, scale: Tensor | None = None) -> Kronecker:

@@ -7,7 +7,9 @@ from torch import Tensor
 
 from lapwing.bayes.methods import EKFAC, KFAC, Diagonal, LowRank
 from lapwing.bayes.priors import DiagonalPrior
+from lapwing.bayes.statistics import Statistics, Whitened
 from lapwing.bayes.structured import Structured, maximise
+from lapwing.linalg.kronecker import spectrum
 from lapwing.linalg.operators import Dense
 from lapwing.linalg.truncated import Truncated, leading, truncated
 from lapwing.network.jacobian import Network
@@ -155,6 +157,26 @@ def test_a_kronecker_block_is_that_of_its_network():
 def test_wrong_methods_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_kronecker_spectra_make_whitened_posteriors(generator):
+    """The same covariance, draws and determinant as a structured belief, from the machinery of exact posteriors."""
+    *_, prior, belief = problem("ekfac")
+    known = spectrum(belief.curvature)
+    rank, alpha = len(known.values), 0.875
+    normals, prior_noise = (torch.randn(rank, 3, generator=generator, dtype=torch.float64) for _ in range(2))
+    statistics = Statistics(
+        basis=known, values=known.values / alpha, targets=torch.zeros(rank).double(), remainder=0.0, noise=normals,
+        prior_noise=(known.values / alpha).sqrt()[:, None] * known.coordinates(prior_noise.mT).mT,
+        density=torch.ones(rank).double(), count=1.0, log_weight=0.0,
+    )  # fmt: skip
+    whitened, same = (
+        Whitened(prior.scale / alpha**0.5, statistics),
+        Structured(belief.curvature, torch.tensor(alpha).double()),
+    )
+    torch.testing.assert_close(whitened.covariance(), same.covariance(), rtol=1e-10, atol=1e-12)
+    assert whitened.trace_of(torch.log1p).value == pytest.approx(same.trace_of(torch.log1p).value, rel=1e-11)
+    torch.testing.assert_close(whitened.root(prior_noise), same.deviations(prior_noise), rtol=1e-9, atol=1e-11)
 
 
 def test_a_prior_of_another_scale_is_refused():

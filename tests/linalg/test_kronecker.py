@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lapwing.linalg.kronecker import Factors, Kronecker, diagonal_of, fitting, kronecker
+from lapwing.linalg.kronecker import Factors, Kronecker, diagonal_of, fitting, kronecker, spectrum
 from tests.properties import check_covariance, check_operator
 
 P = 12 + 12 + 10 + 5 + 3 + 2
@@ -108,6 +108,21 @@ def test_draws_have_the_covariance(name, generator):
     structure, matrix, shift, keep = case(name)
     normals = torch.randn(P, 40_000, generator=generator, dtype=torch.float64)
     check_covariance(structure.draw(normals, shift)[keep], torch.linalg.inv(matrix))
+
+
+@pytest.mark.parametrize("given", [None, scale()], ids=["plain", "scaled"])
+def test_its_spectrum_is_that_of_the_matrix_in_units_of_the_scale(given, generator):
+    found, keep = spectrum(kronecker(factors(), P, given)), blocked()
+    vectors = found.vectors
+    check_operator(found.right, vectors, generator)
+    torch.testing.assert_close(vectors.mT @ vectors, torch.eye(P - 2).double(), rtol=0, atol=1e-12)
+    units = torch.ones(P).double() if given is None else given
+    expected = units[:, None] * dense(factors()) * units
+    torch.testing.assert_close(vectors @ torch.diag(found.values) @ vectors.mT, expected, rtol=1e-10, atol=1e-12)
+    rows = torch.randn(3, P, generator=generator, dtype=torch.float64)
+    torch.testing.assert_close(found.coordinates(rows), rows @ vectors, rtol=1e-11, atol=1e-12)
+    back = found.expand(found.coordinates(rows).mT)
+    torch.testing.assert_close(back[keep], rows.mT[keep], rtol=1e-11, atol=1e-12)
 
 
 def test_without_curvature_a_draw_is_the_prior_draw():

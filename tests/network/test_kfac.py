@@ -332,6 +332,19 @@ def test_low_rank_adapters_are_selected_by_name(modules):
         torch.testing.assert_close(structure.dense(), dense_blocks(ggn, structure), rtol=1e-10, atol=1e-13)
 
 
+def test_a_single_datum_shows_where_the_data_are():
+    model, inputs = ALL["sequence first"]()
+    found = factorise(Network.of(model), [inputs[:1], inputs[1:]], categorical(), sharing="reduce").structure().dense()
+    expected = factorise(Network.of(model), [inputs], categorical(), sharing="reduce").structure().dense()
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_curvature_that_overflows_is_named():
+    model, inputs = seeded(lambda: nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), normal(5, 3, seed=1))
+    with pytest.raises(ValueError, match="the curvature of '0' is NaN or infinite"):
+        factorise(Network.of(model.float()), [1e30 * inputs.float()], gaussian())
+
+
 def test_what_cannot_be_factorised_is_refused():
     model, inputs = ALL["cnn"]()
     mask = torch.arange(sum(weight.numel() for weight in model.parameters())) % 2 == 0

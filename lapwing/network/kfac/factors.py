@@ -76,7 +76,14 @@ def factorise(
         sums.add(tape, columns, None if counts is None else counts[start : start + len(inputs)].to(columns.device))
         for datum, column in zip(inputs, columns, strict=True) if layers.others else ():
             sums.add_others(other_rows(network, layers, datum, column))
-    return Factored(sums.factors(), layers, network.layout.size, sharing, sums.errors() if probes else {})
+    factors = sums.factors()
+    for part in factors:
+        if not bool(part.left.isfinite().all() and part.right.isfinite().all()):
+            raise ValueError(
+                f"the curvature of {part.name!r} is NaN or infinite: look for inputs or outputs of the network that "
+                "are too large, or run it in double precision"
+            )
+    return Factored(factors, layers, network.layout.size, sharing, sums.errors() if probes else {})
 
 
 class _Sums:
