@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -10,7 +11,7 @@ from torch import Tensor
 from lapwing.linalg.estimators import Estimates
 from lapwing.network.jacobian import Network
 from lapwing.network.kfac.roots import Root, counted, sampled
-from lapwing.network.kfac.tape import Bases, Layers, listen, other_rows, pieces
+from lapwing.network.kfac.tape import NO_BASES, Bases, Layers, listen, other_rows, pieces
 
 FOURTH = 2 / 3  # v = Σ ε_c x_c with random signs has Var v² = E v⁴ − (Σ x_c²)² and E v⁴ ≤ 3 (Σ x_c²)²
 
@@ -88,7 +89,7 @@ def row_squares(
     if mask is not None:
         whole = whole.new_zeros(len(mask)).masked_scatter(mask.to(whole.device), whole)
     parts = {layer.name: whole[layer.index] for layer in layers.known}
-    bases: dict[str, Bases] = {layer.name: (None, None) for layer in layers.known}
+    bases = {layer.name: NO_BASES for layer in layers.known}
 
     def other(name: str, rows: Tensor) -> Tensor:
         return rows.double().square() @ whole[layers.places[name]].double()
@@ -105,13 +106,14 @@ def output_squares(
     for _, inputs, tape in pieces(network, layers, batches):
         found = torch.zeros(tape.outputs.shape, dtype=torch.float64, device=tape.outputs.device)
         used = [layer for layer in layers.known if tape.uses(layer)]
-        features = {layer.name: tape.features(layer, bases[layer.name]) for layer in used}
+        turns = {name: replace(part, columns=found.shape[1]) for name, part in bases.items()}
+        features = {layer.name: tape.features(layer, turns[layer.name]) for layer in used}
         units = torch.eye(found.shape[1]).to(tape.outputs)
         for number in range(found.shape[1]) if used else ():
             pulled = tape.pull(units[number].expand_as(tape.outputs))
             for layer in used:
                 signals = tape.signals(layer, pulled)
-                gradients = tape.gradients(layer, features[layer.name], signals, bases[layer.name])
+                gradients = tape.gradients(layer, features[layer.name], signals, turns[layer.name])
                 found[:, number] += gradients.against(weights[layer.name]).double()
         for row, datum in zip(found, inputs, strict=True) if layers.others else ():
             for name, rows in other_rows(network, layers, datum, units).items():

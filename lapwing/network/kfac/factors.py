@@ -179,12 +179,14 @@ def eigencorrected(
     moments = {layer.name: torch.zeros_like(blocks[layer.name].values) for layer in layers.known}
     for start, _, tape in pieces(network, layers, batches):
         used = [layer for layer in layers.known if tape.uses(layer) and blocks[layer.name].kind == "kronecker"]
-        features = {layer.name: tape.features(layer, _bases(blocks[layer.name])) for layer in used}
-        for column in root(tape.outputs.detach(), start).unbind(-1) if used else ():
+        columns = root(tape.outputs.detach(), start)
+        bases = {layer.name: replace(_bases(blocks[layer.name]), columns=columns.shape[2]) for layer in used}
+        features = {layer.name: tape.features(layer, bases[layer.name]) for layer in used}
+        for column in columns.unbind(-1) if used else ():
             pulled = tape.pull(column)
             for layer in used:
-                bases = _bases(blocks[layer.name])
-                found = tape.gradients(layer, features[layer.name], tape.signals(layer, pulled), bases)
+                signals = tape.signals(layer, pulled)
+                found = tape.gradients(layer, features[layer.name], signals, bases[layer.name])
                 moments[layer.name] += found.sums(2).double()
     corrected = [
         replace(block, values=moments[block.name] * _rest(block)) if block.kind == "kronecker" else block
@@ -219,7 +221,7 @@ def _exact(name: str, index: Tensor, moment: Tensor) -> Factors:  # (1, q, q) or
 
 def _bases(block: Block) -> Bases:
     left, right = (part if part.ndim == 3 else None for part in (block.left, block.right))
-    return left, right
+    return Bases(left, right)
 
 
 def _rest(block: Block) -> Tensor:

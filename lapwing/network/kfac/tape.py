@@ -16,9 +16,25 @@ from lapwing.network.kfac import layers as known
 from lapwing.network.kfac.gradients import Full, Gradients, Outer, columns
 from lapwing.network.kfac.layers import Layer
 
-Bases = tuple[Tensor | None, Tensor | None]  # (groups, o, o) and (groups, i, i), None for the identity
 ELEMENTS = 2**25  # numbers that the gradients of the data worked on at once may take
 PROBED = 4  # data on which the layers' gradients are compared with autograd's
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Bases:
+    """What gradients are turned into, Leftᵀ gradient Right, for so many columns pulled back; None is the identity."""
+
+    left: Tensor | None = None  # (groups, o, o)
+    right: Tensor | None = None  # (groups, i, i)
+    columns: int = 1
+
+    def early(self, layer: Layer, positions: int) -> bool:
+        """Whether to turn the features once, or the gradients of every column."""
+        return positions <= max(1, self.columns * layer.index.shape[1])
+
+
+NO_BASES = Bases()
 
 
 @final
@@ -53,15 +69,16 @@ class Tape:
     calls: tuple[Call, ...]
     weights: dict[str, Tensor]
 
-    def features(self, layer: Layer, bases: Bases = (None, None)) -> Tensor:  # (groups, b, positions, i)
-        """What the layer's weights are multiplied with, over all its uses; in the right basis if at one position."""
+    def features(self, layer: Layer, bases: Bases = NO_BASES) -> Tensor:  # (groups, b, positions, i)
+        """What the layer's weights are multiplied with, over all its uses; in the right basis if that is cheaper."""
         parts = [
             layer.features(call.module, call.inputs, call.shape[2:].numel(), len(self.outputs))
             for call in self.uses(layer)
         ]
         found = torch.cat(parts, dim=2) if len(parts) > 1 else parts[0]
-        turned = bases[1] is not None and layer.kind != "norm" and found.shape[2] == 1
-        return found @ bases[1].to(found)[:, None] if turned and bases[1] is not None else found
+        if bases.right is None or layer.kind == "norm" or not bases.early(layer, found.shape[2]):
+            return found
+        return found @ bases.right.to(found)[:, None]
 
     def pull(self, column: Tensor) -> dict[int, Tensor]:  # (b, c)
         """The gradient of Σ column · outputs in the output of every call."""
@@ -78,17 +95,21 @@ class Tape:
         parts = [layer.signals(call.module, pulled[id(call)], data) for call in self.uses(layer)]
         return torch.cat(parts, dim=2) if len(parts) > 1 else parts[0]
 
-    def gradients(self, layer: Layer, features: Tensor, signals: Tensor, bases: Bases = (None, None)) -> Gradients:
+    def gradients(self, layer: Layer, features: Tensor, signals: Tensor, bases: Bases = NO_BASES) -> Gradients:
         """The layer's gradient of every datum, Leftᵀ gradient Right in the bases that `features` were made for."""
-        left, right = bases
+        left, right = bases.left, bases.right
         if layer.kind == "norm":
             parts = [(signals * features).sum(2)] * layer.weight + [signals.sum(2)] * layer.bias
             vector = torch.cat(parts, dim=-1)  # (1, b, i)
             return Full((vector if right is None else vector @ right.to(vector))[:, :, None])
-        if signals.shape[2] > 1 and layer.kind != "embedding":  # a matrix per datum is smaller than its positions
+        positions, inputs = signals.shape[2], layer.index.shape[2]
+        if positions > 1 and layer.kind != "embedding":
+            if left is not None and positions <= inputs:
+                signals, left = signals @ left.to(signals)[:, None], None
             values = signals.mT @ features
             values = values if left is None else left.mT.to(values)[:, None] @ values
-            return Full(values if right is None else values @ right.to(values)[:, None])
+            late = right is not None and not bases.early(layer, positions)
+            return Full(values @ right.to(values)[:, None] if late and right is not None else values)
         signals = signals if left is None else signals @ left.to(signals)[:, None]
         if layer.kind == "embedding":
             signals = signals * (features != padding_entry(layer))
