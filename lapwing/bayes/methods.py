@@ -72,4 +72,66 @@ class SGD:
             )
 
 
+@final
+@dataclass(frozen=True)
+class Diagonal:
+    """The diagonal of the Gauss-Newton matrix: exact, or from `probes` random combinations of every datum's outputs."""
+
+    probes: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_probes(self.probes)
+
+
+@final
+@dataclass(frozen=True)
+class KFAC:
+    """A Kronecker product for every layer, its eigenvalues added to the prior's precision exactly.
+
+    `sharing` says how weights used at several positions are treated (see `lapwing.network.kfac.factorise`), `probes`
+    how many random combinations of the outputs are pulled back in place of all of them.
+    """
+
+    sharing: Literal["expand", "reduce"] = "expand"
+    probes: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_sharing(self.sharing)
+        _check_probes(self.probes)
+
+
+@final
+@dataclass(frozen=True)
+class EKFAC:
+    """The eigenvectors of `KFAC` with exact second moments along them: a second pass over the data."""
+
+    sharing: Literal["expand", "reduce"] = "expand"
+
+    def __post_init__(self) -> None:
+        _check_sharing(self.sharing)
+
+
+@final
+@dataclass(frozen=True)
+class LowRank:
+    """The `rank` leading eigenpairs of the Gauss-Newton matrix, to a relative residual of `rtol`; else the prior."""
+
+    rank: int
+    rtol: float = 1e-3
+
+    def __post_init__(self) -> None:
+        if self.rank < 1 or not 0 < self.rtol < 1:
+            raise ValueError(f"rank is {self.rank} and rtol {self.rtol}, expected rank ≥ 1 and 0 < rtol < 1")
+
+
+def _check_sharing(sharing: str) -> None:
+    if sharing not in ("expand", "reduce"):
+        raise ValueError(f"sharing is {sharing!r}, expected 'expand' or 'reduce'")
+
+
+def _check_probes(probes: int | None) -> None:
+    if probes is not None and probes < 1:
+        raise ValueError(f"probes is {probes}, expected at least 1, or None for all outputs")
+
+
 Method = Exact | Krylov | CG | SGD

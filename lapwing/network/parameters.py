@@ -105,6 +105,48 @@ def weights_only(model: nn.Module) -> Callable[[str], bool]:
     return lambda name: shapes[name] > 1
 
 
+def last_layer(model: nn.Module, inputs: Any = None) -> Callable[[str], bool]:
+    """A choice for `select=`: weight and bias of the last layer, be it linear or a convolution.
+
+    The last one to be called, where a batch of `inputs` is given to try it on; else the last one in the order of
+    `named_modules`, which is wrong for a network that defines its head first.
+
+    >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2), nn.Softmax(dim=1)).eval()
+    >>> [name for name, _ in model.named_parameters() if last_layer(model)(name)]
+    ['2.weight', '2.bias']
+    """
+    heads: list[nn.Module] = [module for module in model.modules() if isinstance(module, _HEADS)]
+    if not heads:
+        raise ValueError(
+            f"{type(model).__name__} has no linear or convolutional layer: select its last layer by name, as in "
+            "select=lambda name: name.startswith('head.')"
+        )
+    last = heads[-1] if inputs is None else _last_called(model, heads, inputs)
+    own = {id(weight) for weight in last.parameters(recurse=False)}
+    chosen = {name for name, weight in model.named_parameters() if id(weight) in own}
+    return chosen.__contains__
+
+
+_HEADS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+
+
+def _last_called(model: nn.Module, heads: list[nn.Module], inputs: Any) -> nn.Module:
+    check_model(model)
+    called: list[nn.Module] = []
+    hooks = []
+    try:
+        for head in heads:
+            hooks.append(head.register_forward_pre_hook(lambda module, _: called.append(module)))  # noqa: PERF401
+        with torch.no_grad():
+            model(inputs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if not called:
+        raise ValueError("none of the network's linear or convolutional layers was called: select the last by name")
+    return called[-1]
+
+
 def check_model(model: Any) -> None:
     """Refuse what is not a network in eval mode with finite weights in single or double precision."""
     if not isinstance(model, nn.Module):
