@@ -138,7 +138,7 @@ def train(
 
     def loss(weights: Weights, inputs: Tensor, targets: Tensor, generator: Generator) -> Tensor:
         del generator  # the loss itself is not random
-        outputs = functional_call(copy, {**weights, **buffers}, (inputs,))
+        outputs = functional_call(copy, weights, (inputs,))
         energy = sum((weights[name].square().sum() for name in names), start=outputs.new_zeros(()))
         return -log_prob(likelihood, outputs, targets) / len(inputs) + prior_precision / (2 * n) * energy
 
@@ -154,7 +154,6 @@ def train(
 
     learner = Descent(loss, {name: tensors[name] for name in names}, optimiser, schedule,
                       kept={name: tensor for name, tensor in tensors.items() if name not in names})  # fmt: skip
-    buffers = learner.kept  # normalisation layers write their running statistics into these
     settings = {"epochs": epochs} if schedule is not None else {}
     trained = loop(
         learner, data, epochs=epochs, batch_size=batch_size, seed=seed, checkpoint=checkpoint, progress=progress,
@@ -171,8 +170,8 @@ def adam(learning_rate: float = 1e-3) -> Optimiser:
     return lambda weights: torch.optim.Adam(weights, lr=learning_rate)
 
 
-def log_prob(likelihood: Likelihood, outputs: Tensor, targets: Tensor) -> Tensor:  # ()
-    """log p(targets | outputs), summed over the data; a Gaussian without a noise has unit noise.
+def log_prob(likelihood: Likelihood, outputs: Tensor, targets: Tensor, noise_std: Tensor | None = None) -> Tensor:  # ()
+    """log p(targets | outputs), summed over the data; a Gaussian without a noise has `noise_std`, or unit noise.
 
     Outputs of shape (n, 1) and targets of shape (n,) belong together; nothing else is broadcast.
     """
@@ -186,7 +185,8 @@ def log_prob(likelihood: Likelihood, outputs: Tensor, targets: Tensor) -> Tensor
     outputs = outputs.reshape(targets.shape)
     if isinstance(likelihood, Bernoulli):
         return likelihood.log_prob(outputs, targets.to(outputs))
-    std = outputs.new_ones(()) if likelihood.noise_std is None else likelihood.noise_std.to(outputs)
+    std = noise_std if likelihood.noise_std is None else likelihood.noise_std
+    std = outputs.new_ones(()) if std is None else std.to(outputs)
     if std.ndim > 1 or (std.ndim == 1 and (targets.ndim == 1 or std.shape != targets.shape[1:])):
         raise ValueError(
             f"noise_std of shape {tuple(std.shape)} cannot be used with batches of targets {tuple(targets.shape)}: "
@@ -204,7 +204,7 @@ class Descent:
     start: Weights
     optimiser: Optimiser | None = None
     schedule: Schedule | None = None
-    kept: Weights = field(default_factory=dict)  # not descended on, but the loss may write to them
+    kept: Weights = field(default_factory=dict)  # given to the loss too, which may write to them, as batch norm does
 
     def __post_init__(self) -> None:
         self.kept = {name: tensor.detach().clone() for name, tensor in self.kept.items()}
@@ -218,7 +218,7 @@ class Descent:
             for group, rate in zip(self.descent.param_groups, self.rates, strict=True):
                 group["lr"] = rate * self.schedule(done)
         self.descent.zero_grad()
-        loss = self.loss(self.current, inputs, targets, generator)
+        loss = self.loss({**self.current, **self.kept}, inputs, targets, generator)
         if bool(loss.isfinite()):
             loss.backward()
             self.descent.step()
