@@ -5,8 +5,9 @@ from lapwing.families.variational.methods import IVON, VOGN, BayesByBackprop, Na
 from lapwing.families.variational.posterior import Elbo, Variational, load
 from lapwing.families.variational.scores import held_out
 from lapwing.families.variational.temperature import Balanced, Cold, Heat
+from lapwing.families.variational.tuning import Sweep, tune_temperature
 
 __all__ = [
-    "IVON", "TAUS", "VOGN", "Balanced", "BayesByBackprop", "Cold", "Elbo", "Heat", "NaturalGradient", "Variational",
-    "fit", "held_out", "load",
+    "IVON", "TAUS", "VOGN", "Balanced", "BayesByBackprop", "Cold", "Elbo", "Heat", "NaturalGradient", "Sweep",
+    "Variational", "fit", "held_out", "load", "tune_temperature",
 ]  # fmt: skip

@@ -150,9 +150,7 @@ def _tuned(
         path = None if checkpoint is None else checkpoint.with_name(f"{checkpoint.name}.tau-{tau:g}")
         heat = Heat(tau * plan.data / units, plan.data, tau, units)
         try:
-            found = plan.run(
-                values, heat, path, lambda phase, tau=tau: report(f"τ = {tau:g}: {phase}" if phase else "")
-            )
+            found = plan.run(values, heat, path, partial(_report_at, report, tau))
         except Diverged:  # too cold or too hot for this learning rate: not the one to keep
             tuning.append((tau, math.inf))
             continue

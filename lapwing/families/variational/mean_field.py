@@ -9,6 +9,7 @@ that is made in training only: draws of functions and the reported ELBO are from
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
@@ -87,7 +88,7 @@ class MeanField:
     def start(self, initial_std: float) -> Weights:
         """The network's own weights as means, and one standard deviation for all."""
         values = _values(self.model)
-        spread = {name + LOG_STD: torch.full_like(values[name], initial_std).log() for name in self.random}
+        spread = {name + LOG_STD: torch.full_like(values[name], math.log(initial_std)) for name in self.random}
         return {**values, **spread}
 
     def divergence(self, values: Mapping[str, Tensor]) -> Tensor:  # ()
@@ -97,7 +98,7 @@ class MeanField:
             mean, log_std = values[name].reshape(-1), values[name + LOG_STD].reshape(-1)
             squares = torch.dot(mean, mean) + (2 * log_std).exp().sum()
             total = total.to(mean.device) + 0.5 * squares / self.prior_variance - log_std.sum()
-        return total + 0.5 * self.size * (torch.tensor(self.prior_variance).double().log() - 1)
+        return total + 0.5 * self.size * (math.log(self.prior_variance) - 1)
 
     def outputs(self, values: Weights, inputs: Tensor, generator: Generator, *, local: bool = True) -> Tensor:
         """Outputs with fresh noise: at the layers where that is possible and asked for, else in the weights."""
@@ -123,8 +124,8 @@ class MeanField:
     def prior(self, values: Weights) -> Weights:
         """The same values with the prior in place of what was learnt about the random weights."""
         means = {name: torch.zeros_like(values[name]) for name in self.random}
-        log_std = torch.tensor(self.prior_variance, dtype=torch.float64).log() / 2
-        spreads = {name + LOG_STD: torch.full_like(values[name], float(log_std)) for name in self.random}
+        log_std = math.log(self.prior_variance) / 2
+        spreads = {name + LOG_STD: torch.full_like(values[name], log_std) for name in self.random}
         return {**values, **means, **spreads}
 
     def evaluated(self) -> nn.Module:
