@@ -167,7 +167,7 @@ def train(
 
 def adam(learning_rate: float = 1e-3) -> Optimiser:
     """Adam with this learning rate, for `optimiser=`."""
-    return lambda weights: torch.optim.Adam(weights, lr=learning_rate)
+    return lambda weights: torch.optim.Adam(weights, lr=learning_rate, fused=True)
 
 
 def log_prob(likelihood: Likelihood, outputs: Tensor, targets: Tensor, noise_std: Tensor | None = None) -> Tensor:  # ()
