@@ -19,13 +19,11 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.func import functional_call
 
-from lapwing.bayes.classification import Bernoulli, Categorical
-from lapwing.bayes.likelihoods import Gaussian
+from lapwing.bayes.likelihoods import Bernoulli, Categorical, Likelihood
 from lapwing.linalg.progress import Report, reporter
 from lapwing.network.shuffling import Source
 
 Weights = dict[str, Tensor]
-Likelihood = Gaussian | Bernoulli | Categorical
 Loss = Callable[[Weights, Tensor, Tensor, Generator], Tensor]
 Optimiser = Callable[[list[Tensor]], torch.optim.Optimizer]
 Schedule = Callable[[float], float]  # share of the training done, in [0, 1) -> factor of the learning rate
@@ -176,7 +174,7 @@ def log_prob(likelihood: Likelihood, outputs: Tensor, targets: Tensor, noise_std
     Outputs of shape (n, 1) and targets of shape (n,) belong together; nothing else is broadcast.
     """
     if isinstance(likelihood, Categorical):
-        return likelihood.log_prob(outputs, targets)
+        return likelihood.log_prob(outputs, targets.long())
     if targets.numel() != outputs.numel() or len(targets) != len(outputs):
         raise ValueError(
             f"targets of shape {tuple(targets.shape)} do not fit outputs of shape {tuple(outputs.shape)}: "

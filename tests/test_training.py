@@ -9,8 +9,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from lapwing.bayes.classification import Bernoulli, Categorical
-from lapwing.bayes.likelihoods import Gaussian
+from lapwing.bayes.likelihoods import Bernoulli, Categorical, Gaussian
 from lapwing.network.shuffling import Source
 from lapwing.training import Descent, Diverged, adam, log_prob, loop, train
 

@@ -12,7 +12,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.func import functional_call
 
-from lapwing.bayes.likelihoods import Gaussian
+from lapwing.bayes.likelihoods import Gaussian, Likelihood
 from lapwing.families.variational.mean_field import LOG_STD, MeanField
 from lapwing.families.variational.methods import BayesByBackprop, Method, Natural, NaturalGradient
 from lapwing.families.variational.posterior import Variational
@@ -21,7 +21,7 @@ from lapwing.families.variational.temperature import Balanced, Heat, Temperature
 from lapwing.linalg.progress import Report, reporter
 from lapwing.network.parameters import Select
 from lapwing.network.shuffling import Source
-from lapwing.training import Descent, Diverged, Learner, Likelihood, Schedule, Trained, Weights, adam, log_prob, loop
+from lapwing.training import Descent, Diverged, Learner, Schedule, Trained, Weights, adam, log_prob, loop
 
 BALANCED, BACKPROP = Balanced(), BayesByBackprop()
 TAUS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)

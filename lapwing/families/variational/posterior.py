@@ -15,14 +15,15 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from lapwing.bayes.classification import Bernoulli, Categorical
-from lapwing.bayes.likelihoods import Gaussian
-from lapwing.bayes.predictive import Prediction
+from lapwing.bayes.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
+from lapwing.bayes.posterior import NO_NOISE
+from lapwing.bayes.predictive import Labels, Prediction
+from lapwing.bayes.spreads import of_draws
 from lapwing.families.variational.mean_field import LOG_STD, MeanField
 from lapwing.families.variational.temperature import Heat
 from lapwing.linalg.estimators import Estimate
 from lapwing.network.shuffling import Source
-from lapwing.training import Epoch, Likelihood, Weights, log_prob
+from lapwing.training import Epoch, Weights, log_prob
 
 FORMAT = 1
 BATCH = 1000
@@ -94,18 +95,19 @@ class Variational:
         return self._functions(self.values, torch.as_tensor(inputs), draws or self.draws)
 
     def predict(self, inputs: Any) -> Prediction:
-        """The predictive distribution at new inputs."""
+        """The predictive distribution at new inputs, from the draws; probabilities are averages over them."""
         inputs = torch.as_tensor(inputs)
         functions = self.functions(inputs)
-        if not isinstance(self.likelihood, Gaussian):
-            raise NotImplementedError
+        mean, variance = functions.mean(0), functions.var(0)
         prior = self._functions(self.network.prior(self.values), inputs, self.draws)
-        variance = functions.var(0)
-        return Prediction(
-            functions.mean(0), variance, prior.var(0),
-            self.likelihood.variance_at(functions.shape[-1] if functions.ndim > 2 else None), functions,
-            standard_error=variance * (2 / (self.draws - 1)) ** 0.5, seed=self.seed,
-        )  # fmt: skip
+        error = variance * (2 / (self.draws - 1)) ** 0.5
+        if isinstance(self.likelihood, Gaussian):
+            noise, labels = self.likelihood.variance_at(mean.shape[1] if mean.ndim > 1 else None), None
+        else:
+            noise = NO_NOISE
+            labels = Labels(self.likelihood, "monte carlo", of_draws(functions - mean))
+        noise = noise.to(mean) if isinstance(noise, Tensor) else noise
+        return Prediction(mean, variance, prior.var(0), noise, functions, error, seed=self.seed, labels=labels)
 
     def elbo(self, data: Any, draws: int = 16) -> Elbo:
         """The ELBO on some data, counted as often as the fit counted its own, with whole draws of the weights."""

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from lapwing.bayes.classification import Bernoulli, Categorical
+from lapwing.bayes.likelihoods import Bernoulli, Categorical, Likelihood
 from lapwing.network.shuffling import Source
-from lapwing.training import Likelihood
 
 if TYPE_CHECKING:
     from lapwing.families.variational.posterior import Variational

@@ -16,11 +16,12 @@ from typing import Any, final
 import torch
 from torch import nn
 
+from lapwing.bayes.likelihoods import Likelihood
 from lapwing.families.variational.fitting import TAUS, fit
 from lapwing.families.variational.scores import held_out
 from lapwing.families.variational.temperature import Balanced, Units
 from lapwing.linalg.progress import Report, reporter
-from lapwing.training import Diverged, Likelihood
+from lapwing.training import Diverged
 
 Cell = dict[str, Any]
 

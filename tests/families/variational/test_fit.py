@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import Generator, nn
 
-from lapwing.bayes.classification import Bernoulli, Categorical
-from lapwing.bayes.likelihoods import Gaussian
+from lapwing.bayes.likelihoods import Bernoulli, Categorical, Gaussian
 from lapwing.families import variational
 from lapwing.families.variational import Balanced, BayesByBackprop, Cold, NaturalGradient, fit
 from lapwing.families.variational.fitting import _Plan

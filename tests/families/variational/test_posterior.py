@@ -6,11 +6,11 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.func import functional_call
 
-from lapwing.bayes.likelihoods import Gaussian
+from lapwing.bayes.likelihoods import Bernoulli, Categorical, Gaussian
 from lapwing.families import variational
 from lapwing.families.variational import fit, held_out, load
 from lapwing.families.variational.mean_field import LOG_STD
-from tests.families.variational.problems import mlp, normals, regression, seeded
+from tests.families.variational.problems import classes, mlp, normals, regression, seeded
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +54,29 @@ def test_the_moments_of_a_linear_model_are_those_in_closed_form():
     assert ((prediction.prior_variance - prior).abs() < 5 * prior * (2 / 600) ** 0.5).all()
     assert torch.allclose(prediction.aleatoric_variance, torch.tensor(0.09).double())
     assert torch.allclose(prediction.standard_error, prediction.epistemic_variance * (2 / 599) ** 0.5)
+
+
+@pytest.mark.parametrize("likelihood", [Categorical(), Bernoulli()])
+def test_probabilities_are_averages_over_the_draws(likelihood):
+    x, y = classes()
+    y = torch.nn.functional.one_hot(y).double() if isinstance(likelihood, Bernoulli) else y
+    posterior = fit(
+        mlp(3, 5, 4), (x, y), likelihood, temperature=0.5, epochs=3, draws=30, initial_std=0.3, progress=False
+    )
+    prediction, functions = posterior.predict(x), posterior.functions(x)
+    each = functions.softmax(2) if isinstance(likelihood, Categorical) else functions.sigmoid()
+    assert torch.allclose(prediction.probs, each.mean(0), rtol=1e-10)
+    assert torch.allclose(prediction.mean, functions.mean(0))
+    assert (prediction.mutual_information >= 0).all()
+    assert (prediction.mutual_information < prediction.entropy).all()
+    nll = -float(prediction.log_prob(y).sum() / len(x))
+    expected = held_out(posterior, (x, y))["nll"]
+    if isinstance(likelihood, Categorical):
+        assert nll == pytest.approx(expected, rel=1e-10)
+    with pytest.raises(ValueError, match="entropy − mutual_information"):
+        _ = prediction.aleatoric_variance
+    assert len(prediction[:7].probs) == 7
+    assert list(prediction.to_frame().columns)[-1] == "novelty"
 
 
 def test_a_saved_fit_is_the_same_again(posterior, tmp_path):
