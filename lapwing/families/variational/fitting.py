@@ -110,7 +110,7 @@ class _Plan:
                 raise ValueError("the natural-gradient methods need a Gaussian with a given noise_std")
             return Natural(
                 self._energy, values, self.network.random, learnt, self.method, ess=self.data / heat.eta,
-                prior_precision=1 / self.network.prior_variance, schedule=self.schedule,
+                prior_precision=1 / self.network.prior_variance, schedule=self.schedule, samples=self.samples,
             )  # fmt: skip
         local = self.method.local
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,11 +36,11 @@ class NaturalGradient:
     data, IVON needs ordinary gradients only. `initial_curvature` is h at the start, per datum.
     """
 
-    kind: Literal["ivon", "vogn"] = "ivon"
-    learning_rate: float = 0.1
+    kind: Literal["ivon", "vogn"] = "vogn"
+    learning_rate: float = 0.05
     momentum: float = 0.9
-    curvature_decay: float = 0.999
-    initial_curvature: float = 0.1
+    curvature_decay: float = 0.98
+    initial_curvature: float = 0.02
 
     def __post_init__(self) -> None:
         if self.kind not in ("ivon", "vogn"):
@@ -53,18 +54,20 @@ class IVON(torch.optim.Optimizer):
     """Improved variational online Newton, for any training loop: `with optimiser.sampled(generator): loss.backward()`.
 
     `ess` is p / η, the number of data over the temperature, and the loss is a mean over data. The Gaussian it holds has
-    the parameters as means and `variance` as variances. Drawn weights are taken back even when the loss raises.
+    the parameters as means and `variance` as variances. Several draws before a `step` are averaged. Drawn weights are
+    taken back even when the loss raises.
 
     >>> w = torch.zeros(3, dtype=torch.float64, requires_grad=True)
     >>> optimiser, generator = IVON([w], lr=0.1, ess=50, prior_precision=5.0), torch.Generator().manual_seed(0)
     >>> for _ in range(1000):
     ...     with optimiser.sampled(generator):
-    ...         optimiser.zero_grad()
     ...         (0.5 * (w - 2.0).square().sum()).backward()
-    ...     _ = optimiser.step()
+    ...     optimiser.step()
     >>> w.detach()  # 50 · 2 / (50 + 5)
     tensor([1.8..., 1.8..., 1.8...], dtype=torch.float64)
     """
+
+    corrected = True
 
     def __init__(
         self, params: list[Tensor], *, lr: float, ess: float, prior_precision: float, momentum: float = 0.9,
@@ -76,6 +79,7 @@ class IVON(torch.optim.Optimizer):
                 raise ValueError(f"{name} is {value}, expected a positive number")
         super().__init__(params, {"lr": lr, "momentum": momentum, "decay": curvature_decay})
         self.ess, self.shrinkage, self.count = ess, prior_precision / ess, 0
+        self.seen: dict[Tensor, list[tuple[Tensor, Tensor]]] = {}  # gradients and curvatures since the last step
         for weight in self.every():
             self.state[weight]["curvature"] = torch.full_like(weight, initial_curvature, requires_grad=False)
             self.state[weight]["momentum"] = torch.zeros_like(weight, requires_grad=False)
@@ -91,40 +95,49 @@ class IVON(torch.optim.Optimizer):
 
     @contextmanager
     def sampled(self, generator: Generator) -> Iterator[None]:
-        """The parameters drawn from the posterior inside, and their means again afterwards."""
+        """The parameters drawn from the posterior inside; their means, and no gradients, before and afterwards."""
         means = [weight.detach().clone() for weight in self.every()]
+        noises = []
+        for weight in self.every():
+            noise = torch.randn(weight.shape, generator=generator, dtype=weight.dtype).to(weight.device)
+            noises.append(noise * self.variance(weight).sqrt())
+            weight.grad = None
         try:
             with torch.no_grad():
-                for weight in self.every():
-                    noise = torch.randn(weight.shape, generator=generator, dtype=weight.dtype).to(weight.device)
-                    self.state[weight]["noise"] = noise * self.variance(weight).sqrt()
-                    weight += self.state[weight]["noise"]
+                for weight, noise in zip(self.every(), noises, strict=True):
+                    weight += noise
             yield
+            with torch.no_grad():
+                for weight, noise in zip(self.every(), noises, strict=True):
+                    if weight.grad is not None:
+                        self.seen.setdefault(weight, []).append((weight.grad, self.curvature(weight, noise)))
         finally:
             with torch.no_grad():
                 for weight, mean in zip(self.every(), means, strict=True):
                     weight.copy_(mean)
+                    weight.grad = None
 
-    def curvature(self, weight: Tensor, gradient: Tensor) -> Tensor:
+    def curvature(self, weight: Tensor, noise: Tensor) -> Tensor:
         """A fresh estimate of the expected Hessian's diagonal: the gradient times the noise over the variance."""
-        return gradient * self.state[weight].pop("noise") / self.variance(weight)
+        return torch.as_tensor(weight.grad) * noise / self.variance(weight)
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Move means and curvatures by the gradients taken at the drawn weights."""
+        """Move means and curvatures by the gradients taken at the draws since the last step."""
         if closure is not None:
             raise ValueError("call backward() inside sampled(), then step() without a closure")
         self.count += 1
         for group in self.param_groups:
             for weight in group["params"]:
-                if weight.grad is None:
+                if weight not in self.seen:
                     continue
-                state, old = self.state[weight], self.state[weight]["curvature"]
-                fresh, forget = self.curvature(weight, weight.grad), 1 - group["decay"]
+                gradient, fresh = (torch.stack(parts).mean(0) for parts in zip(*self.seen.pop(weight), strict=True))
+                state, forget = self.state[weight], 1 - group["decay"]
+                old = state["curvature"]
                 # the last term is what keeps the curvature positive, whatever the estimate (Lin et al. 2020)
                 correction = 0.5 * forget**2 * (old - fresh).square() / (old + self.shrinkage)
-                state["curvature"] = old + forget * (fresh - old) + correction
-                state["momentum"].lerp_(weight.grad, 1 - group["momentum"])
+                state["curvature"] = old + forget * (fresh - old) + (correction if self.corrected else 0)
+                state["momentum"].lerp_(gradient, 1 - group["momentum"])
                 direction = state["momentum"] / (1 - group["momentum"] ** self.count) + self.shrinkage * weight
                 weight -= group["lr"] * direction / (state["curvature"] + self.shrinkage)
 
@@ -133,15 +146,15 @@ class IVON(torch.optim.Optimizer):
 class VOGN(IVON):
     """Variational online Gauss-Newton: the curvature is the mean square of the gradients of single data.
 
-    Set `squares`, a tensor per parameter, before `step`.
+    Set `squares`, a tensor per parameter, inside `sampled`. They are never negative, so they need no correction.
     """
 
+    corrected = False
     squares: dict[Tensor, Tensor]
 
-    def curvature(self, weight: Tensor, gradient: Tensor) -> Tensor:
-        """The mean of squared gradients, which is never negative."""
-        del gradient
-        self.state[weight].pop("noise")
+    def curvature(self, weight: Tensor, noise: Tensor) -> Tensor:
+        """The mean of squared gradients at the draw."""
+        del noise
         return self.squares[weight]
 
 
@@ -151,9 +164,10 @@ class Natural:
 
     def __init__(
         self, energy: Energy, start: Weights, random: tuple[str, ...], learnt: list[str], method: NaturalGradient,
-        *, ess: float, prior_precision: float, schedule: Schedule | None,
+        *, ess: float, prior_precision: float, schedule: Schedule | None, samples: int = 1,
     ) -> None:  # fmt: skip
-        self.energy, self.random, self.method, self.schedule = energy, random, method, schedule
+        self.energy, self.random, self.method = energy, random, method
+        self.schedule, self.samples = schedule, samples
         self.current = {
             name: tensor.detach().clone() for name, tensor in start.items() if not name.endswith(LOG_STD)
         }  # fmt: skip
@@ -170,22 +184,27 @@ class Natural:
         self.plain = adam()(others) if others else None
 
     def step(self, inputs: Tensor, targets: Tensor, generator: Generator, done: float) -> float:
-        """One draw, its gradient and an update; the loss is −log p per datum at the draw."""
+        """Draws, their gradients and an update; the loss is −log p per datum at the draws."""
         for group in self.natural.param_groups:
             group["lr"] = self.method.learning_rate * (1.0 if self.schedule is None else self.schedule(done))
-        for tensor in self.current.values():
-            tensor.grad = None
-        with self.natural.sampled(generator):
-            loss = self.energy(self.current, inputs, targets)
-            if not bool(loss.isfinite()):
-                return float(loss.detach())
-            loss.backward()
-            if isinstance(self.natural, VOGN):
-                self.natural.squares = self._squares(inputs, targets)
+        if self.plain is not None:
+            self.plain.zero_grad()
+        total = 0.0
+        for _ in range(self.samples):
+            with self.natural.sampled(generator):
+                loss = self.energy(self.current, inputs, targets)
+                total += float(loss.detach()) / self.samples
+                if not math.isfinite(total):
+                    return total
+                if isinstance(self.natural, VOGN):
+                    self.natural.squares = self._squares(inputs, targets)
+                loss.backward()
         self.natural.step()
         if self.plain is not None:
+            for weight in self.plain.param_groups[0]["params"]:
+                weight.grad /= self.samples
             self.plain.step()
-        return float(loss.detach())
+        return total
 
     def _squares(self, inputs: Tensor, targets: Tensor) -> dict[Tensor, Tensor]:
         """The mean over data of squared gradients, by one batched reverse pass."""

@@ -38,7 +38,9 @@ def conjugate(copies):
     return (x.repeat(copies, 1), y.repeat(copies, 1)), temperature * copies, mean, precision.rsqrt()
 
 
-@pytest.mark.parametrize("method", [BayesByBackprop(0.03), NaturalGradient("ivon", 0.2, initial_curvature=1.0)])
+@pytest.mark.parametrize(
+    "method", [BayesByBackprop(0.03), NaturalGradient("ivon", 0.2, curvature_decay=0.999, initial_curvature=1.0)]
+)
 def test_the_conjugate_posterior_is_found(method):
     """E-3. Noise at the layer is averaged over 24 × 400 data; IVON has one draw a step, so it averages over steps."""
     backprop = isinstance(method, BayesByBackprop)

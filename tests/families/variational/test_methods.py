@@ -27,7 +27,6 @@ def test_one_step_of_ivon_by_hand():
     for step in (1, 2):
         with optimiser.sampled(Generator().manual_seed(step)):
             drawn = [weight.detach().clone() for weight in weights]
-            optimiser.zero_grad()
             sum(weight.square().sum() * (index + 1) for index, weight in enumerate(weights)).backward()
         generator = Generator().manual_seed(step)
         for index, mean in enumerate(means):
@@ -51,7 +50,6 @@ def test_ivon_keeps_its_variance_positive_where_the_curvature_is_negative():
     generator = Generator().manual_seed(0)
     for _ in range(200):
         with optimiser.sampled(generator):
-            optimiser.zero_grad()
             (-weight.square().sum()).backward()
         optimiser.step()
         assert (optimiser.variance(weight) > 0).all()
@@ -93,6 +91,24 @@ def test_vogn_squares_are_those_of_single_data():
     assert isinstance(learner.natural, VOGN)
 
 
+def test_several_draws_before_a_step_are_averaged():
+    weight = normals(4, seed=5).requires_grad_()
+    optimiser = IVON(
+        [weight], lr=0.1, ess=10.0, prior_precision=1.0, momentum=0.0, curvature_decay=0.0, initial_curvature=1.0
+    )
+    mean, variance, gradients, curvatures = weight.detach().clone(), 1 / 11, [], []
+    for seed in range(3):
+        with optimiser.sampled(Generator().manual_seed(seed)):
+            gradients.append(3 * weight.detach() ** 2)
+            curvatures.append(gradients[-1] * (weight.detach() - mean) / variance)
+            weight.pow(3).sum().backward()
+        assert torch.equal(weight, mean)
+    optimiser.step()
+    gradient, estimate = sum(gradients) / 3, sum(curvatures) / 3
+    h = estimate + 0.5 * (1 - estimate) ** 2 / 1.1
+    assert torch.allclose(weight, mean - 0.1 * (gradient + 0.1 * mean) / (h + 0.1), rtol=1e-10)
+
+
 def test_ess_is_data_over_temperature():
     """With no data term the variance is the prior's; with curvature h it is 1 / (ess h + 1 / prior variance)."""
     method = NaturalGradient("ivon", learning_rate=1e-12, curvature_decay=1.0, initial_curvature=0.3)
@@ -121,13 +137,13 @@ def falling(done):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["ivon", "vogn"])
-@pytest.mark.parametrize("seed", [0, 1])
-def test_natural_gradients_reach_the_elbo_of_backprop_in_half_the_epochs(digits, kind, seed):
-    model = seeded(lambda: nn.Sequential(nn.Linear(64, 50), nn.ReLU(), nn.Linear(50, 10)), seed).float()
-    options = {"schedule": falling, "temperature": 0.1, "batch_size": 32, "seed": seed, "progress": False}
-    backprop = fit(model, digits, Categorical(), epochs=20, method=BayesByBackprop(0.01), **options)
-    natural = fit(model, digits, Categorical(), epochs=10, method=NaturalGradient(kind), **options)
+@pytest.mark.parametrize(("kind", "samples"), [("vogn", 1), ("ivon", 8)])
+def test_natural_gradients_reach_the_elbo_of_backprop_in_half_the_epochs(digits, kind, samples):
+    """At a learning rate of 0.03 for Adam. (At 0.1, near its edge, 20 epochs of Adam get further than 10 of either.)"""
+    model = seeded(lambda: nn.Sequential(nn.Linear(64, 50), nn.ReLU(), nn.Linear(50, 10)), 0).float()
+    options = {"schedule": falling, "temperature": 0.1, "batch_size": 32, "progress": False}
+    backprop = fit(model, digits, Categorical(), epochs=20, method=BayesByBackprop(0.03), **options)
+    natural = fit(model, digits, Categorical(), epochs=10, method=NaturalGradient(kind), samples=samples, **options)
     ours, theirs = (posterior.elbo(digits, draws=30).value for posterior in (natural, backprop))
     assert ours.value > theirs.value - 3 * (ours.standard_error**2 + theirs.standard_error**2) ** 0.5
 
