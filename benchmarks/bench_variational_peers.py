@@ -1,0 +1,66 @@
+"""How fast is an epoch of variational training beside bayesian-torch, on the same layers?
+
+Its `dnn_to_bnn` turns the same network into one with random weights by reparametrisation, trained with Adam on its own
+loss, mean cross-entropy plus its divergence over the batch size, as its README has it. Same batches, one sample a step,
+one process, the two take turns. Needs the environment of the peers, with bayesian-torch 0.5.
+"""
+
+from copy import deepcopy
+from statistics import median
+
+import bench_variational_speed as speed
+import harness
+import peer_environment
+
+THEIRS = {
+    "prior_mu": 0.0, "prior_sigma": 0.2**0.5, "posterior_mu_init": 0.0, "posterior_rho_init": -3.0,
+    "type": "Reparameterization", "moped_enable": False,
+}  # fmt: skip
+
+
+def their_epoch(model, data, batch_size: int) -> None:
+    """One epoch as their README trains."""
+    import torch
+    from bayesian_torch.models.dnn_to_bnn import dnn_to_bnn, get_kl_loss
+
+    model = deepcopy(model)
+    dnn_to_bnn(model, THEIRS)
+    optimiser = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
+    order = torch.randperm(len(data[0]), generator=torch.Generator().manual_seed(0))
+    for rows in order.split(batch_size):
+        optimiser.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(data[0][rows]), data[1][rows])
+        (loss + get_kl_loss(model) / batch_size).backward()
+        optimiser.step()
+
+
+def measure(name: str, hidden: int, count: int, batch_size: int, repeats: int) -> dict:
+    from lapwing.bayes.likelihoods import Categorical
+    from lapwing.families import variational
+
+    model, data = speed.network(name, hidden), speed.pictures(count)
+
+    def ours():
+        variational.fit(
+            model, data, Categorical(), temperature=1.0, epochs=1, batch_size=batch_size, progress=False
+        )  # fmt: skip
+
+    def theirs():
+        their_epoch(model, data, batch_size)
+
+    for call in (ours, theirs):
+        call()  # warm up
+    seconds = [(harness.timed(ours)[0], harness.timed(theirs)[0]) for _ in range(repeats)]
+    our_seconds, their_seconds = (list(side) for side in zip(*seconds, strict=True))
+    return {
+        "our_seconds": our_seconds,
+        "their_seconds": their_seconds,
+        "speedup": median(their_seconds) / median(our_seconds),
+    }
+
+
+CELLS = speed.CELLS
+
+if __name__ == "__main__":
+    peer_environment.enter()
+    harness.main(__file__, CELLS, measure)

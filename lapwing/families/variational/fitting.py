@@ -1,0 +1,185 @@
+"""fit: a network with Gaussian weights by the tempered ELBO."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.func import functional_call
+
+from lapwing.bayes.likelihoods import Gaussian, Likelihood
+from lapwing.families.variational.mean_field import LOG_STD, MeanField
+from lapwing.families.variational.methods import BayesByBackprop, Method, Natural, NaturalGradient
+from lapwing.families.variational.posterior import Variational
+from lapwing.families.variational.scores import held_out
+from lapwing.families.variational.temperature import Balanced, Heat, Temperature, count_units, resolve
+from lapwing.linalg.progress import Report, reporter
+from lapwing.network.parameters import Select
+from lapwing.network.shuffling import Source
+from lapwing.training import Descent, Diverged, Learner, Schedule, Trained, Weights, adam, log_prob, loop
+
+BALANCED, BACKPROP = Balanced(), BayesByBackprop()
+TAUS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)
+LOG_NOISE = "noise" + LOG_STD  # of a Gaussian, where it is learnt
+SEEN = 64  # data that the network is shown to see how it uses its weights
+
+
+def fit(
+    model: nn.Module, data: Any, likelihood: Likelihood, *, epochs: int, temperature: Temperature = BALANCED,
+    prior_variance: float = 0.2, method: Method = BACKPROP, select: Select = None, batch_size: int = 128,
+    samples: int = 1, initial_std: float | None = None, start: Variational | None = None, validation: Any = None,
+    total: int | None = None, schedule: Schedule | None = None, draws: int = 50, seed: int = 0,
+    checkpoint: str | Path | None = None, progress: bool | Report | None = None,
+) -> Variational:  # fmt: skip
+    """Independent Gaussians over a network's weights, by maximising Σ E log p(y | f) − η KL(q | prior).
+
+    Means start at the model's weights, so a trained network is a warm start, and standard deviations at `initial_std`
+    (a tenth of the prior's unless given), or both where another fit ended, `start`. The prior of every random weight is
+    N(0, prior_variance). `select` says by name which weights are random; otherwise all but those of normalisation
+    layers. The noise of a `Gaussian` is learnt where it is not given. `temperature` is η, or a rule for it: `Balanced`
+    without a τ fits every τ of a grid and keeps the one with the best log density on `validation`. `samples` are draws
+    per step. `total` is the number of data where `data` are only a part of them. The model is left alone.
+
+    >>> x = torch.linspace(-1, 1, 40)[:, None]
+    >>> network = nn.Sequential(nn.Linear(1, 8), nn.Tanh(), nn.Linear(8, 1))
+    >>> posterior = fit(network, (x, 2 * x), Gaussian(0.1), temperature=Balanced(tau=0.01), epochs=2, progress=False)
+    >>> posterior.heat, posterior.functions(x[:3]).shape
+    (Heat(eta=0.05, data=40, tau=0.01, units=8), torch.Size([50, 3, 1]))
+    """
+    if samples < 1 or draws < 2:
+        raise ValueError(f"samples is {samples} and draws {draws}: expected at least 1 and 2")
+    source = Source.of(data)
+    example, _ = next(source.in_order(min(SEEN, source.size)))
+    network = MeanField.of(model, example, select=select, prior_variance=prior_variance)
+    if total is not None and total < source.size:
+        raise ValueError(f"total is {total}, less than the {source.size} data given: it counts the whole training set")
+    plan = _Plan(
+        network, source, likelihood, method, epochs, batch_size, samples, total or source.size, schedule, draws, seed
+    )
+    values = _start(network, likelihood, initial_std, start)
+    if not isinstance(temperature, Balanced) or temperature.tau is not None:
+        heat = resolve(temperature, model, network.size, plan.data)
+        return plan.run(values, heat, _path(checkpoint), progress)
+    units = count_units(temperature.units, model, network.size)
+    if validation is None:
+        raise ValueError("tau is tuned on held-out data: pass validation=(x, y), or Balanced(tau=...) with a number")
+    return _tuned(plan, values, units, validation, _path(checkpoint), progress)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Plan:
+    """A fit but for its temperature."""
+
+    network: MeanField
+    source: Source
+    likelihood: Likelihood
+    method: Method
+    epochs: int
+    batch_size: int
+    samples: int
+    data: int
+    schedule: Schedule | None
+    draws: int
+    seed: int
+
+    def run(
+        self, values: Weights, heat: Heat, checkpoint: Path | None, progress: bool | Report | None
+    ) -> Variational:  # fmt: skip
+        """The fit at one temperature."""
+        settings = {
+            "temperature": heat.eta, "prior_variance": self.network.prior_variance, "samples": self.samples,
+            "method": repr(self.method), "random": list(self.network.random), "total": self.data,
+            **({} if self.schedule is None else {"epochs": self.epochs}),
+        }  # fmt: skip
+        trained = loop(
+            self._learner(values, heat), self.source, epochs=self.epochs, batch_size=self.batch_size, seed=self.seed,
+            checkpoint=checkpoint, progress=progress, settings=settings,
+        )  # fmt: skip
+        return self._posterior(trained, heat)
+
+    def _learner(self, values: Weights, heat: Heat) -> Learner:
+        learnt = [*self.network.trainable(), *(name for name in (LOG_NOISE,) if name in values)]
+        if isinstance(self.method, NaturalGradient):
+            if LOG_NOISE in values:
+                raise ValueError("the natural-gradient methods need a Gaussian with a given noise_std")
+            return Natural(
+                self._energy, values, self.network.random, learnt, self.method, ess=self.data / heat.eta,
+                prior_precision=1 / self.network.prior_variance, schedule=self.schedule, samples=self.samples,
+            )  # fmt: skip
+        local = self.method.local
+
+        def loss(values: Weights, inputs: Tensor, targets: Tensor, generator: Generator) -> Tensor:
+            """−ELBO / p from a batch: the mean of −log p over its data, and η / p of the whole divergence."""
+            noise_std = values[LOG_NOISE].exp() if LOG_NOISE in values else None
+            terms = [
+                log_prob(
+                    self.likelihood, self.network.outputs(values, inputs, generator, local=local), targets, noise_std
+                )
+                for _ in range(self.samples)
+            ]
+            return heat.eta / self.data * self.network.divergence(values) - torch.stack(terms).mean() / len(inputs)
+
+        kept = {name: value for name, value in values.items() if name not in learnt}
+        start = {name: values[name] for name in learnt}
+        return Descent(loss, start, adam(self.method.learning_rate), self.schedule, kept)
+
+    def _energy(self, weights: Weights, inputs: Tensor, targets: Tensor) -> Tensor:  # ()
+        return -log_prob(self.likelihood, functional_call(self.network.model, weights, (inputs,)), targets) / len(
+            inputs
+        )
+
+    def _posterior(self, trained: Trained, heat: Heat) -> Variational:
+        values, likelihood = dict(trained.weights), self.likelihood
+        if LOG_NOISE in values:
+            likelihood = Gaussian(values.pop(LOG_NOISE).double().exp())
+        return Variational(self.network, values, likelihood, heat, trained.curve, self.draws, self.seed)
+
+
+def _tuned(
+    plan: _Plan, values: Weights, units: int, validation: Any, checkpoint: Path | None, progress: bool | Report | None
+) -> Variational:
+    """The fit with the best held-out log density over the grid of τ."""
+    report, best, tuning = reporter(progress), None, []
+    for tau in TAUS:
+        path = None if checkpoint is None else checkpoint.with_name(f"{checkpoint.name}.tau-{tau:g}")
+        heat = Heat(tau * plan.data / units, plan.data, tau, units)
+        try:
+            found = plan.run(values, heat, path, partial(_report_at, report, tau))
+        except Diverged:  # too cold or too hot for this learning rate: not the one to keep
+            tuning.append((tau, math.inf))
+            continue
+        tuning.append((tau, held_out(found, validation)["nll"]))
+        if best is None or tuning[-1][1] < min(nll for _, nll in tuning[:-1]):
+            best = found
+    if best is None:
+        raise ValueError(f"training diverged at every tau of {TAUS}: use a smaller learning rate")
+    return replace(best, tuning=tuple(tuning))
+
+
+def _report_at(report: Report, tau: float, phase: str) -> None:
+    report(f"τ = {tau:g}: {phase}" if phase else "")
+
+
+def _start(network: MeanField, likelihood: Likelihood, initial_std: float | None, start: Variational | None) -> Weights:
+    """Where the values start: at the model's weights, or where another fit ended."""
+    if initial_std is not None and not initial_std > 0:
+        raise ValueError(f"initial_std is {initial_std}, expected a positive number")
+    values = network.start(0.1 * network.prior_variance**0.5 if initial_std is None else initial_std)
+    if start is not None:
+        shapes = ({name: value.shape for name, value in some.items()} for some in (values, start.values))
+        if next(shapes) != next(shapes):
+            raise ValueError("start is a fit of another network, or with other weights random: expected one of this")
+        values = start.values
+    if isinstance(likelihood, Gaussian) and likelihood.noise_std is None:
+        values = {**values, LOG_NOISE: torch.zeros((), dtype=next(iter(values.values())).dtype)}
+    return values
+
+
+def _path(checkpoint: str | Path | None) -> Path | None:
+    return None if checkpoint is None else Path(checkpoint)

@@ -1,0 +1,255 @@
+"""Any network with an independent Gaussian on each of its weights, without rewriting it.
+
+Weights are replaced in a functional call. Where a weight is used exactly once, by a linear layer or a convolution, its
+noise can be drawn at the layer's outputs instead, whose mean and variance are products with the means and variances of
+the weights (local reparametrisation, Kingma et al. 2015): less gradient noise, since every datum has noise of its own.
+For linear layers on vectors this is exact. Positions of a convolution then have independent noise, an approximation
+that is made in training only: draws of functions and the reported ELBO are from draws of the weights.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional
+from torch.nn.modules.batchnorm import _NormBase
+from torch.overrides import TorchFunctionMode
+
+from lapwing.bayes.noise import SAMPLE, Noise
+from lapwing.network.parameters import Select
+from lapwing.training import Weights
+
+LOG_STD = ":log_std"  # what stands after the name of a weight that is random
+LAYERS = {
+    functional.linear, functional.conv1d, functional.conv2d, functional.conv3d, functional.conv_transpose1d,
+    functional.conv_transpose2d, functional.conv_transpose3d,
+}  # fmt: skip
+NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class MeanField:
+    """A copy of a network, and which of its weights are random.
+
+    Values are kept apart from it, in one dict: a tensor per parameter and buffer, the mean where it is random, and
+    another with `LOG_STD` after its name.
+    """
+
+    model: nn.Module
+    random: tuple[str, ...]
+    sizes: tuple[int, ...]
+    local: frozenset[str]  # whose noise may be drawn at a layer's outputs
+    prior_variance: float
+
+    @staticmethod
+    def of(model: nn.Module, example: Tensor, *, select: Select = None, prior_variance: float = 0.2) -> MeanField:
+        """A network whose weights are random but for those of normalisation layers, or where `select` says so."""
+        if not isinstance(model, nn.Module):
+            raise ValueError(f"expected a torch.nn.Module, got {type(model).__name__}")
+        if not 0 < prior_variance < float("inf"):
+            raise ValueError(f"prior_variance is {prior_variance}, expected a positive number")
+        chosen = _chosen(model, select)
+        copy = _switched(deepcopy(model), training=True)
+        sizes = tuple(weight.numel() for name, weight in copy.named_parameters() if name in chosen)
+        return MeanField(copy, chosen, sizes, frozenset(_local(copy, example, chosen)), prior_variance)
+
+    @staticmethod
+    def restored(
+        model: nn.Module, random: tuple[str, ...], local: frozenset[str], prior_variance: float
+    ) -> MeanField:  # fmt: skip
+        """A mean field whose choices were made before."""
+        copy = _switched(deepcopy(model), training=True)
+        found = {name: weight.numel() for name, weight in copy.named_parameters()}
+        missing = [name for name in random if name not in found]
+        if missing:
+            raise ValueError(f"the network has no weight named {missing[0]}: it was made for another one")
+        return MeanField(copy, random, tuple(found[name] for name in random), local, prior_variance)
+
+    @property
+    def size(self) -> int:
+        """The number of random weights."""
+        return sum(self.sizes)
+
+    def trainable(self) -> list[str]:
+        """Names of the values that are learnt: means, log standard deviations and what is not random."""
+        learnt = [name for name, weight in self.model.named_parameters() if weight.requires_grad]
+        return [*learnt, *(name + LOG_STD for name in self.random)]
+
+    def start(self, initial_std: float) -> Weights:
+        """The network's own weights as means, and one standard deviation for all."""
+        values = _values(self.model)
+        spread = {name + LOG_STD: torch.full_like(values[name], math.log(initial_std)) for name in self.random}
+        return {**values, **spread}
+
+    def divergence(self, values: Mapping[str, Tensor]) -> Tensor:  # ()
+        """KL(q | prior) in closed form."""
+        total = torch.zeros((), dtype=torch.float64)
+        for name in self.random:
+            mean, log_std = values[name].reshape(-1), values[name + LOG_STD].reshape(-1)
+            squares = torch.dot(mean, mean) + (2 * log_std).exp().sum()
+            total = total.to(mean.device) + 0.5 * squares / self.prior_variance - log_std.sum()
+        return total + 0.5 * self.size * (math.log(self.prior_variance) - 1)
+
+    def outputs(self, values: Weights, inputs: Tensor, generator: Generator, *, local: bool = True) -> Tensor:
+        """Outputs with fresh noise: at the layers where that is possible and asked for, else in the weights."""
+        at_layers = self.local if local else frozenset()
+        weights = self._tensors(values)
+        for name in self.random:
+            if name not in at_layers:
+                noise = torch.randn(weights[name].shape, generator=generator, dtype=weights[name].dtype)
+                weights[name] = weights[name] + values[name + LOG_STD].exp() * noise.to(weights[name].device)
+        variances = {id(weights[name]): values[name + LOG_STD] for name in at_layers}
+        with LocalNoise(variances, generator):
+            return functional_call(self.model, weights, (inputs,))
+
+    def draw(self, values: Weights, seed: int, column: int) -> Weights:
+        """Weights of one draw, the same whenever they are asked for; without values, of the prior."""
+        weights, start = self._tensors(values), 0
+        for name, size in zip(self.random, self.sizes, strict=True):
+            normals = Noise(seed, SAMPLE).rows(start, start + size, 1, column).reshape(weights[name].shape)
+            weights[name] = weights[name] + values[name + LOG_STD].exp() * normals.to(weights[name])
+            start += size
+        return weights
+
+    def prior(self, values: Weights) -> Weights:
+        """The same values with the prior in place of what was learnt about the random weights."""
+        means = {name: torch.zeros_like(values[name]) for name in self.random}
+        log_std = math.log(self.prior_variance) / 2
+        spreads = {name + LOG_STD: torch.full_like(values[name], log_std) for name in self.random}
+        return {**values, **means, **spreads}
+
+    def evaluated(self) -> nn.Module:
+        """The copy in eval mode, for predictions."""
+        return deepcopy(self.model).eval()
+
+    def _tensors(self, values: Weights) -> Weights:
+        return {name: value for name, value in values.items() if not name.endswith(LOG_STD)}
+
+
+@final
+class LocalNoise(TorchFunctionMode):
+    """Adds to the output of a layer the noise that its random weights, given by identity, would cause there."""
+
+    def __init__(self, log_stds: dict[int, Tensor], generator: Generator) -> None:
+        super().__init__()
+        self.log_stds, self.generator = log_stds, generator
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """The layer's output, with noise where its weight is random."""
+        del types
+        kwargs = kwargs or {}
+        output = func(*args, **kwargs)
+        if func not in LAYERS:
+            return output
+        inputs, weight, bias, rest, options = _arguments(args, kwargs)
+        if id(weight) not in self.log_stds:
+            return output
+        of_bias = None if bias is None or id(bias) not in self.log_stds else (2 * self.log_stds[id(bias)]).exp()
+        variance = func(inputs.square(), (2 * self.log_stds[id(weight)]).exp(), of_bias, *rest, **options)
+        noise = torch.randn(output.shape, generator=self.generator, dtype=output.dtype).to(output.device)
+        return output + variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt() * noise
+
+
+@final
+class _Uses(TorchFunctionMode):
+    """Counts in which functions the given tensors are used to make others."""
+
+    def __init__(self, names: dict[int, str]) -> None:
+        super().__init__()
+        self.names = names
+        self.used: dict[str, Counter[str]] = {name: Counter() for name in names.values()}
+        self.weight_of: dict[str, str] = {}  # the bias of a layer -> its weight
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """The function's own value."""
+        del types
+        kwargs = kwargs or {}
+        output = func(*args, **kwargs)
+        if not any(isinstance(part, Tensor) for part in _flat(output)):
+            return output  # a shape or a type
+        found = [self.names[id(part)] for part in _flat((args, kwargs)) if id(part) in self.names]
+        if func in LAYERS:
+            _, weight, bias, _, _ = _arguments(args, kwargs)
+            for role, tensor in (("weight", weight), ("bias", bias)):
+                if id(tensor) in self.names:
+                    self.used[self.names[id(tensor)]][role] += 1
+                    found.remove(self.names[id(tensor)])
+            if id(weight) in self.names and id(bias) in self.names:
+                self.weight_of[self.names[id(bias)]] = self.names[id(weight)]
+        for name in found:
+            self.used[name]["other"] += 1
+        return output
+
+
+def _local(model: nn.Module, example: Tensor, chosen: tuple[str, ...]) -> Iterator[str]:
+    """Random weights that one layer uses, once, and that nothing else uses; biases whose weight is such a one."""
+    values = _values(model)
+    for name in chosen:
+        values[name].requires_grad_()
+    uses = _Uses({id(values[name]): name for name in chosen})
+    with torch.random.fork_rng(devices=[]), uses:
+        functional_call(model, values, (example,))
+    once = {name for name, used in uses.used.items() if used == Counter(weight=1)}
+    yield from once
+    for name, used in uses.used.items():
+        if used == Counter(bias=1) and uses.weight_of.get(name) in once:
+            yield name
+
+
+def _arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, Any, tuple[Any, ...], dict[str, Any]]:
+    """Input, weight, bias, and the rest by place and by name."""
+    places = dict(zip(("input", "weight", "bias"), args, strict=False))
+    named = {**places, **{name: value for name, value in kwargs.items() if name in ("input", "weight", "bias")}}
+    options = {name: value for name, value in kwargs.items() if name not in named}
+    return named["input"], named["weight"], named.get("bias"), args[3:], options
+
+
+def _flat(nested: Any) -> Iterator[Any]:
+    if isinstance(nested, dict):
+        nested = tuple(nested.values())
+    if isinstance(nested, (tuple, list)):
+        for part in nested:
+            yield from _flat(part)
+    else:
+        yield nested
+
+
+def _chosen(model: nn.Module, select: Select) -> tuple[str, ...]:
+    if isinstance(select, Tensor):
+        raise ValueError("select is a mask: tensors are random as a whole here, choose them by a function of the name")
+    norms = {
+        f"{place}.{name}" if place else name
+        for place, module in model.named_modules() if isinstance(module, NORMS)
+        for name, _ in module.named_parameters(recurse=False)
+    }  # fmt: skip
+    wanted: Callable[[str], bool] = select if select is not None else lambda name: name not in norms
+    found = tuple(name for name, weight in model.named_parameters() if weight.requires_grad and wanted(name))
+    if not found:
+        raise ValueError(
+            "no weight is random: the network needs weights with requires_grad=True that `select` chooses, of "
+            f"{[name for name, _ in model.named_parameters()][:6]}"
+        )
+    return found
+
+
+def _values(model: nn.Module) -> Weights:
+    return {name: tensor.detach().clone() for name, tensor in (*model.named_parameters(), *model.named_buffers())}
+
+
+def _switched(model: nn.Module, *, training: bool) -> nn.Module:
+    """In training mode, but for dropout: the weights are random already."""
+    model.train(training)
+    for module in model.modules():
+        if isinstance(module, DROPOUTS):
+            module.eval()
+    return model

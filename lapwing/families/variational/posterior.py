@@ -1,0 +1,172 @@
+"""What a variational fit gives: draws of functions, predictions, the ELBO by parts, a file."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from lapwing.bayes.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
+from lapwing.bayes.posterior import NO_NOISE
+from lapwing.bayes.predictive import Labels, Prediction
+from lapwing.bayes.spreads import of_draws
+from lapwing.families.variational.mean_field import LOG_STD, MeanField
+from lapwing.families.variational.temperature import Heat
+from lapwing.linalg.estimators import Estimate
+from lapwing.network.shuffling import Source
+from lapwing.training import Epoch, Weights, log_prob
+
+FORMAT = 1
+BATCH = 1000
+LIKELIHOODS = {"Gaussian": Gaussian, "Bernoulli": Bernoulli, "Categorical": Categorical}
+
+
+@final
+@dataclass(frozen=True)
+class Elbo:
+    """Σ E log p(y | f) − η KL(q | prior): the first from draws of the weights, with its error, the second exact."""
+
+    log_likelihood: Estimate
+    divergence: float
+    temperature: float
+
+    @property
+    def value(self) -> Estimate:
+        """The ELBO itself."""
+        return Estimate(
+            self.log_likelihood.value - self.temperature * self.divergence, self.log_likelihood.standard_error
+        )
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Variational:
+    """A Gaussian with independent coordinates over the weights of a network."""
+
+    network: MeanField
+    values: Weights  # means, log standard deviations, what is not random
+    likelihood: Likelihood
+    heat: Heat
+    curve: tuple[Epoch, ...] = ()
+    draws: int = 50
+    seed: int = 0
+    tuning: tuple[tuple[float, float], ...] = ()  # (τ, held-out NLL) where τ was tuned
+
+    @property
+    def divergence(self) -> float:
+        """KL(q | prior), in closed form."""
+        return float(self.network.divergence(self.values))
+
+    @property
+    def diagnostics(self) -> dict[str, Any]:
+        """What was fitted and how, as plain numbers and words."""
+        deterministic = [name for name in self.network.trainable() if not name.endswith(LOG_STD)]
+        return {
+            "temperature": self.heat.eta,
+            "temperature_from": str(self.heat),
+            "tau": self.heat.tau,
+            "units": self.heat.units,
+            "data": self.heat.data,
+            "random_weights": self.network.size,
+            "noise_at_layers": sorted(self.network.local),
+            "noise_in_weights": sorted(set(self.network.random) - self.network.local),
+            "not_random": sorted(set(deterministic) - set(self.network.random)),
+            "divergence": self.divergence,
+            "divergence_per_unit": None if self.heat.units is None else self.divergence / self.heat.units,
+            "prior_variance": self.network.prior_variance,
+            "epochs": len(self.curve),
+            "loss": self.curve[-1].loss if self.curve else None,
+            "draws": self.draws,
+            "seed": self.seed,
+            "tuning": [list(pair) for pair in self.tuning],
+        }
+
+    def functions(self, inputs: Any, draws: int | None = None) -> Tensor:  # (draws, *outputs)
+        """Joint draws of the outputs, the same at every call and for every batch."""
+        return self._functions(self.values, torch.as_tensor(inputs), draws or self.draws)
+
+    def predict(self, inputs: Any) -> Prediction:
+        """The predictive distribution at new inputs, from the draws; probabilities are averages over them."""
+        inputs = torch.as_tensor(inputs)
+        functions = self.functions(inputs)
+        mean, variance = functions.mean(0), functions.var(0)
+        prior = self._functions(self.network.prior(self.values), inputs, self.draws)
+        error = variance * (2 / (self.draws - 1)) ** 0.5
+        if isinstance(self.likelihood, Gaussian):
+            noise, labels = self.likelihood.variance_at(mean.shape[1] if mean.ndim > 1 else None), None
+        else:
+            noise = NO_NOISE
+            labels = Labels(self.likelihood, "monte carlo", of_draws(functions - mean))
+        noise = noise.to(mean) if isinstance(noise, Tensor) else noise
+        return Prediction(mean, variance, prior.var(0), noise, functions, error, seed=self.seed, labels=labels)
+
+    def elbo(self, data: Any, draws: int = 16) -> Elbo:
+        """The ELBO on some data, counted as often as the fit counted its own, with whole draws of the weights."""
+        source, sums = Source.of(data), []
+        model = self.network.evaluated()
+        with torch.no_grad():
+            for column in range(draws):
+                weights = self.network.draw(self.values, self.seed, column)
+                parts = [
+                    log_prob(self.likelihood, functional_call(model, weights, (inputs,)), targets)
+                    for inputs, targets in source.in_order(BATCH)
+                ]
+                sums.append(torch.stack(parts).double().sum())
+        total = torch.stack(sums) * (self.heat.data / source.size)
+        error = float(total.std()) / math.sqrt(draws) if draws > 1 else math.nan
+        return Elbo(Estimate(float(total.mean()), error), self.divergence, self.heat.eta)
+
+    def save(self, path: str | Path) -> None:
+        """Write values and settings to one safetensors file, whole or not at all."""
+        noise = getattr(self.likelihood, "noise_std", None)
+        about = {
+            "format": FORMAT, "kind": "variational", "random": self.network.random, "heat": asdict(self.heat),
+            "prior_variance": self.network.prior_variance, "local": sorted(self.network.local), "draws": self.draws,
+            "seed": self.seed, "curve": [asdict(epoch) for epoch in self.curve], "tuning": self.tuning,
+            "likelihood": type(self.likelihood).__name__, "noise_std": None if noise is None else noise.tolist(),
+        }  # fmt: skip
+        path = Path(path)
+        fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+        tensors = {name: tensor.contiguous() for name, tensor in self.values.items()}
+        try:
+            save_file(tensors, fresh, metadata={"lapwing": json.dumps(about)})
+            fresh.replace(path)
+        finally:
+            fresh.unlink(missing_ok=True)
+
+    def _functions(self, values: Weights, inputs: Tensor, draws: int) -> Tensor:
+        model, found = self.network.evaluated(), []
+        with torch.no_grad():
+            for column in range(draws):
+                weights = self.network.draw(values, self.seed, column)
+                found.append(torch.cat([functional_call(model, weights, (part,)) for part in inputs.split(BATCH)]))
+        return torch.stack(found)
+
+
+def load(path: str | Path, model: nn.Module) -> Variational:
+    """A fit that `save` wrote, for a network of the same architecture; its weights do not matter."""
+    with safe_open(path, framework="pt") as file:
+        about = json.loads((file.metadata() or {}).get("lapwing", "{}"))
+        if about.get("format") != FORMAT or about.get("kind") != "variational":
+            raise ValueError(f"{path} is not a variational fit of format {FORMAT}: it was not written by save()")
+        values = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    network = MeanField.restored(model, tuple(about["random"]), frozenset(about["local"]), about["prior_variance"])
+    expected = {name: tuple(tensor.shape) for name, tensor in network.start(1.0).items()}
+    found = {name: tuple(tensor.shape) for name, tensor in values.items()}
+    if expected != found:
+        different = sorted(name for name in expected | found if expected.get(name) != found.get(name))
+        raise ValueError(f"{path} was written for another network: {', '.join(different[:4])} differ")
+    kind = about["likelihood"]
+    likelihood = Gaussian(about["noise_std"]) if kind == "Gaussian" else LIKELIHOODS[kind]()
+    curve = tuple(Epoch(**epoch) for epoch in about["curve"])
+    tuning = tuple((tau, nll) for tau, nll in about["tuning"])
+    return Variational(network, values, likelihood, Heat(**about["heat"]), curve, about["draws"], about["seed"], tuning)

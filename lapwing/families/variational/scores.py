@@ -1,0 +1,69 @@
+"""How a fit does on held-out data: scores of the averaged prediction, and of single draws (Gibbs)."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from lapwing.bayes.likelihoods import Bernoulli, Categorical, Likelihood
+from lapwing.network.shuffling import Source
+
+if TYPE_CHECKING:
+    from lapwing.families.variational.posterior import Variational
+
+BATCH = 1000
+BINS = 15
+
+
+def held_out(posterior: Variational, data: Any, draws: int | None = None) -> dict[str, float]:
+    """`nll` of the averaged predictive and `gibbs_nll`, the average over draws of their own, both per datum.
+
+    For classes also accuracy, expected calibration error (15 equal bins) and mean confidence, of the averaged
+    probabilities; otherwise the root mean square error of the mean.
+    """
+    pairs = list(Source.of(data).in_order(BATCH))
+    functions = torch.cat([posterior.functions(inputs, draws) for inputs, _ in pairs], dim=1).double()
+    targets = torch.cat([targets for _, targets in pairs])
+    terms = log_density(posterior.likelihood, functions, targets)  # (draws, n)
+    found = {
+        "nll": -float((terms.logsumexp(0) - math.log(len(terms))).mean()),
+        "gibbs_nll": -float(terms.mean()),
+    }
+    if isinstance(posterior.likelihood, Categorical):
+        return {**found, **_of_classes(functions.softmax(2).mean(0), targets)}
+    if isinstance(posterior.likelihood, Bernoulli):
+        chance = functions.sigmoid().mean(0).reshape(-1)
+        return {**found, **_of_classes(torch.stack([1 - chance, chance], 1), targets.reshape(-1).long())}
+    error = functions.mean(0).reshape(targets.shape) - targets
+    return {**found, "rmse": float(error.square().mean().sqrt())}
+
+
+def log_density(likelihood: Likelihood, functions: Tensor, targets: Tensor) -> Tensor:  # (draws, n)
+    """log p(y_i | f_i) of every datum under every draw of the outputs."""
+    if isinstance(likelihood, Categorical):
+        rows = targets.expand(len(functions), -1)[:, :, None]
+        return functions.log_softmax(2).gather(2, rows)[:, :, 0]
+    functions = functions.reshape(len(functions), *targets.shape)
+    if isinstance(likelihood, Bernoulli):
+        terms = -torch.nn.functional.softplus(torch.where(targets.bool(), -functions, functions))
+    else:
+        if likelihood.noise_std is None:
+            raise ValueError("the noise of this likelihood is not known: give Gaussian(noise_std) or let it be learnt")
+        std = likelihood.noise_std.to(functions)
+        terms = torch.distributions.Normal(functions, std, validate_args=False).log_prob(targets.to(functions))
+    return terms.reshape(len(functions), len(targets), -1).sum(2)
+
+
+def _of_classes(probabilities: Tensor, targets: Tensor) -> dict[str, float]:
+    confidence, guess = probabilities.max(1)
+    right = (guess == targets).double()
+    bins = (confidence * BINS).ceil().clamp(1, BINS).long() - 1
+    gaps = torch.zeros(BINS, dtype=torch.float64).index_add(0, bins, right - confidence)
+    return {
+        "accuracy": float(right.mean()),
+        "ece": float(gaps.abs().sum() / len(targets)),
+        "confidence": float(confidence.mean()),
+    }

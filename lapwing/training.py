@@ -1,0 +1,369 @@
+"""The one training loop: seeded batches, time left, atomic checkpoints, resume, divergence, best weights.
+
+`loop` drives anything that learns from batches; `Descent` is gradient descent on a function of a dict of tensors;
+`train` is maximum likelihood or a posteriori for a network.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, final
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.func import functional_call
+
+from lapwing.bayes.likelihoods import Bernoulli, Categorical, Likelihood
+from lapwing.linalg.progress import Report, reporter
+from lapwing.network.shuffling import Source
+
+Weights = dict[str, Tensor]
+Loss = Callable[[Weights, Tensor, Tensor, Generator], Tensor]
+Optimiser = Callable[[list[Tensor]], torch.optim.Optimizer]
+Schedule = Callable[[float], float]  # share of the training done, in [0, 1) -> factor of the learning rate
+
+
+class Learner(Protocol):
+    """What learns from batches: `step` changes its own state and returns the loss it saw."""
+
+    def step(self, inputs: Tensor, targets: Tensor, generator: Generator, done: float) -> float:
+        """One update; `done` is the share of the training behind it."""
+
+    def weights(self) -> Weights:
+        """A copy of all that was learnt so far."""
+
+    def state(self) -> dict[str, Any]:
+        """Everything needed to go on: tensors, numbers and containers of them."""
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a state."""
+
+
+class Diverged(ArithmeticError):
+    """A loss or a weight became NaN or infinite; `last_good` are the weights after the last epoch without."""
+
+    def __init__(self, message: str, last_good: Weights, step: int) -> None:
+        super().__init__(message)
+        self.last_good, self.step = last_good, step
+
+
+@final
+@dataclass(frozen=True)
+class Epoch:
+    """One pass over the data: the mean loss of its steps, and the validation score after it (lower is better)."""
+
+    number: int
+    loss: float
+    score: float | None = None
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """The weights after the epoch with the best score, or after the last where there was none; and the curve."""
+
+    weights: Weights
+    curve: tuple[Epoch, ...]
+    best: int  # number of the epoch the weights are from; 0 is the start
+
+
+def loop(
+    learner: Learner, data: Any, *, epochs: int, batch_size: int = 128, seed: int = 0,
+    score: Callable[[Weights], float] | None = None, checkpoint: str | Path | None = None,
+    progress: bool | Report | None = None, settings: Mapping[str, Any] | None = None,
+) -> Trained:  # fmt: skip
+    """Show a learner all data, `epochs` times, in a seeded order.
+
+    With `checkpoint`, a file is replaced in one step after every epoch, and a later call goes on from it to the same
+    curve; a file of other data or `settings` is refused. `score` is of validation data, lower is better. Code that
+    draws from the global random state, such as dropout, is seeded too, and that state is put back afterwards.
+
+    >>> x = torch.linspace(-1, 1, 20).double()[:, None]
+    >>> start = {"slope": torch.zeros(1, 1).double()}
+    >>> learner = Descent(lambda w, x, y, _: (x @ w["slope"] - y).square().mean(), start, adam(0.01))
+    >>> found = loop(learner, (x, 3 * x), epochs=300, batch_size=5, progress=False)
+    >>> f"{found.weights['slope'].item():.3f}, {found.curve[-1].loss < found.curve[0].loss}"
+    '3.000, True'
+    """
+    if epochs < 1 or batch_size < 1:
+        raise ValueError(f"epochs is {epochs} and batch_size {batch_size}: expected at least one of each")
+    source, report = Source.of(data), reporter(progress)
+    run = _Run(learner, _path(checkpoint), {**(settings or {}), **_settings(learner, source, batch_size, seed)})
+    with _own_random_state(seed, run.last_good):
+        generator = Generator().manual_seed(seed)
+        started = run.resume(generator, epochs)
+        clock = time.perf_counter()
+        for number in range(started + 1, epochs + 1):
+            loss = run.epoch(source, batch_size, generator, number, epochs)
+            run.finish(Epoch(number, loss, None if score is None else _checked(score(run.last_good), number)))
+            run.save(generator)
+            left = (time.perf_counter() - clock) / (number - started) * (epochs - number)
+            report(f"epoch {number} of {epochs}, loss {loss:.4g}{_scored(run.curve[-1])}, {_duration(left)} left")
+    report("")
+    weights, best = (run.last_good, len(run.curve)) if run.best is None else run.best
+    return Trained(weights, tuple(run.curve), best)
+
+
+def train(
+    model: nn.Module, data: Any, likelihood: Likelihood, *, epochs: int, batch_size: int = 128,
+    optimiser: Optimiser | None = None, schedule: Schedule | None = None, prior_precision: float = 0.0,
+    validation: Any = None, seed: int = 0, checkpoint: str | Path | None = None, progress: bool | Report | None = None,
+) -> nn.Module:  # fmt: skip
+    """A trained copy of a network, in eval mode: the mode of likelihood times N(0, 1 / prior_precision) on the weights.
+
+    Adam with a learning rate of 1e-3 unless an `optimiser` makes another. Where the noise of a `Gaussian` is not given
+    it counts as one. With `validation` the weights of the epoch with the best held-out log density are kept. Data,
+    checkpoints and random numbers are as in `loop`; the model itself is left alone.
+
+    >>> x = torch.linspace(-1, 1, 40)[:, None]
+    >>> trained = train(nn.Linear(1, 1), (x, 2 * x + 1), Gaussian(), epochs=200, optimiser=adam(0.05), progress=False)
+    >>> f"{trained.weight.item():.2f}, {trained.bias.item():.2f}, {trained.training}"
+    '2.00, 1.00, False'
+    """
+    if prior_precision < 0:
+        raise ValueError(f"prior_precision is {prior_precision}, expected zero or more")
+    copy, n = deepcopy(model).train(), Source.of(data).size
+    names = [name for name, weight in copy.named_parameters() if weight.requires_grad]
+    if not names:
+        raise ValueError("the network has no weights that require gradients: nothing can be trained")
+    tensors = _tensors(copy)
+
+    def loss(weights: Weights, inputs: Tensor, targets: Tensor, generator: Generator) -> Tensor:
+        del generator  # the loss itself is not random
+        outputs = functional_call(copy, weights, (inputs,))
+        energy = sum((weights[name].square().sum() for name in names), start=outputs.new_zeros(()))
+        return -log_prob(likelihood, outputs, targets) / len(inputs) + prior_precision / (2 * n) * energy
+
+    def score(weights: Weights) -> float:
+        copy.eval()
+        total, count = 0.0, 0
+        with torch.no_grad():
+            for inputs, targets in Source.of(validation).in_order(batch_size):
+                total -= float(log_prob(likelihood, functional_call(copy, weights, (inputs,)), targets))
+                count += len(inputs)
+        copy.train()
+        return total / count
+
+    learner = Descent(loss, {name: tensors[name] for name in names}, optimiser, schedule,
+                      kept={name: tensor for name, tensor in tensors.items() if name not in names})  # fmt: skip
+    settings = {"epochs": epochs} if schedule is not None else {}
+    trained = loop(
+        learner, data, epochs=epochs, batch_size=batch_size, seed=seed, checkpoint=checkpoint, progress=progress,
+        score=None if validation is None else score, settings={**settings, "prior_precision": prior_precision},
+    )  # fmt: skip
+    with torch.no_grad():
+        for name, tensor in _tensors(copy).items():
+            tensor.copy_(trained.weights[name])
+    return copy.eval()
+
+
+def adam(learning_rate: float = 1e-3) -> Optimiser:
+    """Adam with this learning rate, for `optimiser=`."""
+    return lambda weights: torch.optim.Adam(weights, lr=learning_rate, fused=True)
+
+
+def log_prob(likelihood: Likelihood, outputs: Tensor, targets: Tensor, noise_std: Tensor | None = None) -> Tensor:  # ()
+    """log p(targets | outputs), summed over the data; a Gaussian without a noise has `noise_std`, or unit noise.
+
+    Outputs of shape (n, 1) and targets of shape (n,) belong together; nothing else is broadcast.
+    """
+    if isinstance(likelihood, Categorical):
+        return likelihood.log_prob(outputs, targets.long())
+    if targets.numel() != outputs.numel() or len(targets) != len(outputs):
+        raise ValueError(
+            f"targets of shape {tuple(targets.shape)} do not fit outputs of shape {tuple(outputs.shape)}: "
+            "expected one number per output"
+        )
+    outputs = outputs.reshape(targets.shape)
+    if isinstance(likelihood, Bernoulli):
+        return likelihood.log_prob(outputs, targets.to(outputs))
+    std = noise_std if likelihood.noise_std is None else likelihood.noise_std
+    std = outputs.new_ones(()) if std is None else std.to(outputs)
+    if std.ndim > 1 or (std.ndim == 1 and (targets.ndim == 1 or std.shape != targets.shape[1:])):
+        raise ValueError(
+            f"noise_std of shape {tuple(std.shape)} cannot be used with batches of targets {tuple(targets.shape)}: "
+            "expected a number or one per output"
+        )
+    return torch.distributions.Normal(outputs, std, validate_args=False).log_prob(targets.to(outputs)).sum()
+
+
+@final
+@dataclass(eq=False)
+class Descent:
+    """Gradient descent on a loss of a batch, a function of weights by name; it works on copies."""
+
+    loss: Loss
+    start: Weights
+    optimiser: Optimiser | None = None
+    schedule: Schedule | None = None
+    kept: Weights = field(default_factory=dict)  # given to the loss too, which may write to them, as batch norm does
+
+    def __post_init__(self) -> None:
+        self.kept = {name: tensor.detach().clone() for name, tensor in self.kept.items()}
+        self.current = {name: tensor.detach().clone().requires_grad_() for name, tensor in self.start.items()}
+        self.descent = (self.optimiser or adam())(list(self.current.values()))
+        self.rates = [group["lr"] for group in self.descent.param_groups]
+
+    def step(self, inputs: Tensor, targets: Tensor, generator: Generator, done: float) -> float:
+        """One step of the optimiser; where the loss is not finite, none."""
+        if self.schedule is not None:
+            for group, rate in zip(self.descent.param_groups, self.rates, strict=True):
+                group["lr"] = rate * self.schedule(done)
+        self.descent.zero_grad()
+        loss = self.loss({**self.current, **self.kept}, inputs, targets, generator)
+        if bool(loss.isfinite()):
+            loss.backward()
+            self.descent.step()
+        return float(loss.detach())
+
+    def weights(self) -> Weights:
+        """Copies of the tensors descended on and of the others."""
+        return {name: tensor.detach().clone() for name, tensor in {**self.current, **self.kept}.items()}
+
+    def state(self) -> dict[str, Any]:
+        """The tensors and what the optimiser remembers."""
+        return {"weights": self.weights(), "optimiser": self.descent.state_dict()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a state, in place."""
+        with torch.no_grad():
+            for name, tensor in {**self.current, **self.kept}.items():
+                tensor.copy_(state["weights"][name])
+        self.descent.load_state_dict(state["optimiser"])
+
+
+@dataclass(eq=False)
+class _Run:
+    """The state of one run of the loop."""
+
+    learner: Learner
+    checkpoint: Path | None
+    settings: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        self.curve: list[Epoch] = []
+        self.best: tuple[Weights, int] | None = None
+        self.last_good = self.learner.weights()
+        self.steps = 0
+
+    def epoch(self, source: Source, batch_size: int, generator: Generator, number: int, epochs: int) -> float:
+        """The mean loss of one pass over the data."""
+        total, batches = 0.0, -(-source.size // batch_size)
+        for index, (inputs, targets) in enumerate(source.shuffled(batch_size, generator)):
+            self.steps += 1
+            loss = self.learner.step(inputs, targets, generator, (number - 1 + index / batches) / epochs)
+            if not abs(loss) < float("inf"):
+                raise self._diverged(f"the loss became {loss} at step {self.steps:,}, in epoch {number}")
+            total += loss
+        weights = self.learner.weights()
+        for name, tensor in weights.items():
+            if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+                raise self._diverged(f"{name} became NaN or infinite by step {self.steps:,}, the end of epoch {number}")
+        self.last_good = weights
+        return total / batches
+
+    def _diverged(self, what: str) -> Diverged:
+        where = "in last_good" if self.checkpoint is None else f"in last_good and in {self.checkpoint}"
+        return Diverged(
+            f"{what}: training was stopped; the weights after epoch {len(self.curve)} are {where}. Use a smaller "
+            "learning rate, or look for targets and inputs of very different size", self.last_good, self.steps,
+        )  # fmt: skip
+
+    def finish(self, epoch: Epoch) -> None:
+        """Note an epoch, and its weights where they are the best."""
+        scores = [past.score for past in self.curve if past.score is not None]
+        if epoch.score is not None and all(epoch.score < past for past in scores):
+            self.best = (self.last_good, epoch.number)
+        self.curve.append(epoch)
+
+    def save(self, generator: Generator) -> None:
+        """Replace the checkpoint in one step."""
+        if self.checkpoint is None:
+            return
+        content = {
+            "format": 1, "settings": self.settings, "learner": self.learner.state(), "steps": self.steps,
+            "curve": [(epoch.number, epoch.loss, epoch.score) for epoch in self.curve],
+            "best": None if self.best is None else list(self.best),
+            "generator": generator.get_state(), "global": torch.get_rng_state(),
+        }  # fmt: skip
+        self.checkpoint.parent.mkdir(parents=True, exist_ok=True)
+        fresh = self.checkpoint.with_name(f"{self.checkpoint.name}.{os.getpid()}.tmp")
+        try:
+            torch.save(content, fresh)
+            fresh.replace(self.checkpoint)
+        finally:
+            fresh.unlink(missing_ok=True)
+
+    def resume(self, generator: Generator, epochs: int) -> int:
+        """The number of epochs behind us: those of the checkpoint, where there is one."""
+        if self.checkpoint is None or not self.checkpoint.exists():
+            return 0
+        try:
+            content = torch.load(self.checkpoint, weights_only=True)
+            found = content["settings"]
+        except Exception as error:
+            raise ValueError(f"cannot read the checkpoint {self.checkpoint}: delete it to start anew") from error
+        different = sorted(key for key in self.settings | found if self.settings.get(key) != found.get(key))
+        if different:
+            raise ValueError(
+                f"the checkpoint {self.checkpoint} is of another run: {', '.join(different)} differ "
+                f"({[found.get(key) for key in different]} there, {[self.settings.get(key) for key in different]} "
+                "here); delete it to start anew, or use another file"
+            )
+        if len(content["curve"]) > epochs:
+            raise ValueError(
+                f"the checkpoint {self.checkpoint} is {len(content['curve'])} epochs old and {epochs} were asked for: "
+                "ask for more, delete it to start anew, or use another file"
+            )
+        self.learner.restore(content["learner"])
+        self.curve = [Epoch(*values) for values in content["curve"]]
+        self.best = None if content["best"] is None else (content["best"][0], content["best"][1])
+        self.steps, self.last_good = content["steps"], self.learner.weights()
+        generator.set_state(content["generator"])
+        torch.set_rng_state(content["global"])
+        return len(self.curve)
+
+
+def _settings(learner: Learner, source: Source, batch_size: int, seed: int) -> dict[str, Any]:
+    shapes = {name: list(tensor.shape) for name, tensor in learner.weights().items()}
+    return {"data": source.size, "batch_size": batch_size, "seed": seed, "weights": shapes}
+
+
+@contextmanager
+def _own_random_state(seed: int, weights: Weights) -> Iterator[None]:
+    """The global random state seeded inside, and as it was afterwards."""
+    devices = sorted({tensor.device.index or 0 for tensor in weights.values() if tensor.is_cuda})
+    with torch.random.fork_rng(devices=devices):
+        torch.default_generator.manual_seed(seed)
+        yield
+
+
+def _tensors(model: nn.Module) -> Weights:
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def _path(checkpoint: str | Path | None) -> Path | None:
+    return None if checkpoint is None else Path(checkpoint)
+
+
+def _checked(score: float, number: int) -> float:
+    """A score that is a number: NaN would never be beaten."""
+    if score != score:
+        raise ValueError(f"the validation score after epoch {number} is NaN: look at the validation data")
+    return float(score)
+
+
+def _scored(epoch: Epoch) -> str:
+    return "" if epoch.score is None else f", validation {epoch.score:.4g}"
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
