@@ -49,7 +49,8 @@ def classification(
 
 def regression(
     name: str, targets: Any, predictions: Mapping[str, tuple[Any, Any]], *,
-    epistemic_std: Mapping[str, Any] | None = None, inputs: Any = None, images: Any = None,
+    epistemic_std: Mapping[str, Any] | None = None, scores: Mapping[str, Mapping[str, Any]] | None = None,
+    inputs: Any = None, images: Any = None,
 ) -> Evaluation:  # fmt: skip
     """An evaluation of a regression: targets and, by method, mean and standard deviation of a new observation.
 
@@ -62,11 +63,12 @@ def regression(
     if not predictions:
         raise ValueError(f"{name}: no method has predictions")
     wanted = None if targets is None else _columns(targets)
-    parts = epistemic_std or {}
+    parts, further = epistemic_std or {}, scores or {}
     found = tuple(
         Predictions(
             method, mean=_columns(mean), std=_columns(std),
             epistemic_std=_columns(parts[method]) if method in parts else None,
+            scores=_scores(name, further.get(method, {}), len(mean)),
         )
         for method, (mean, std) in predictions.items()
     )  # fmt: skip
