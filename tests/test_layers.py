@@ -22,6 +22,7 @@ ALLOWED = {
     "report": {"metrics", "records"},
     "bench": {"linalg", "bayes", "network", "training", "families", "linear", "facade", "metrics", "records"},
     "cli": {
+        "__init__",
         "linalg",
         "bayes",
         "network",
