@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,12 +109,14 @@ def _state(path: Path) -> dict[str, Any]:
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        found = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # on unusual pickles, which are refused anyway
+            found = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise ValueError(
             f"{path} holds more than weights, which is not opened: save model.state_dict(), best as safetensors"
         ) from None
-    except (SafetensorError, RuntimeError, EOFError, OSError, KeyError, ValueError) as error:
+    except (SafetensorError, RuntimeError, EOFError, OSError, LookupError, ValueError) as error:
         raise ValueError(f"{path}: not a file of weights ({str(error).splitlines()[0][:90]})") from None
     for key in ("state_dict", "model_state_dict", "model"):
         if isinstance(found, dict) and isinstance(found.get(key), dict):

@@ -174,6 +174,7 @@ def save(fitted: Fitted, record: records.Record, request: Request, folder: Path)
 
     state = {name: value.detach().cpu().clone().contiguous() for name, value in fitted.model.state_dict().items()}
     save_file(state, folder / "weights.safetensors")
+    fitted.posterior.save(folder / "posterior.safetensors")
     place, _, name = request.model.rpartition(":")
     spec = f"{Path(place).resolve()}:{name}" if place.endswith(".py") else request.model
     folders.save(

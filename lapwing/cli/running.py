@@ -44,7 +44,7 @@ class Run:
                 f"if you trust it, add --model {settings.model}"
             )
         network = models.network(model or settings.model, str(folder / "weights.safetensors"), device)
-        return Run(folder, settings, network, load(folder / "posterior", network))
+        return Run(folder, settings, network, load(folder / "posterior.safetensors", network))
 
     def read(self, source: str, needs_target: bool) -> reading.Loaded:
         """Data in the form of the training data."""

@@ -12,7 +12,7 @@ from lapwing.bayes.likelihoods import Categorical, Gaussian, Likelihood
 from lapwing.bayes.linear_model import Centre, LinearModel
 from lapwing.network.batches import Batches, as_batches
 from lapwing.network.jacobian import Jacobian, Network, forward_mode
-from lapwing.network.parameters import Select
+from lapwing.network.parameters import Select, fingerprint
 
 
 def linearise(
@@ -41,7 +41,10 @@ def linearise(
         features, targets, likelihood, weights=weights, offset=offset.double(),
         features_at=lambda inputs: replace(features, inputs=_inputs(inputs)),
         blocks=network.layout.tensor_of(),
-        centre=Centre(lambda inputs: torch.cat([network.outputs(batch) for batch in _inputs(inputs)]), network.weights),
+        centre=Centre(
+            lambda inputs: torch.cat([network.outputs(batch) for batch in _inputs(inputs)]), network.weights,
+            network.layout.names, network.layout.mask, lambda: fingerprint(network.fixed),
+        ),
     )  # fmt: skip
 
 

@@ -36,7 +36,7 @@ MODELS = {
     "model.py:breaks": "RuntimeError: no such luck",
     "broken.py:make": "line 1 does not import: SyntaxError",
     "raises.py:make": "does not import: NameError",
-    "needs.py:make": "does not import: No module named 'not_installed'",
+    "needs.py:make": "No module named 'not_installed'",
     "model.py:pictures": "cannot take inputs of 3",
 }
 

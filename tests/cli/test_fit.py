@@ -52,7 +52,7 @@ def test_fit_writes_a_record_a_page_and_predictions(run):
 
 def test_fit_says_what_the_library_says(run, stranger):
     out, _ = run
-    table = list(csv.DictReader((out / "predictions.csv").open()))
+    table = list(csv.DictReader((out / "predictions.csv").read_text().splitlines()))
     train, held_out, test = (data.read(str(stranger / f"{name}.csv")) for name in ("train", "validation", "test"))
     model = network(str(stranger / "model.py:regression"), str(stranger / "regression.pt"), "cpu")
     pair = lambda part: (torch.from_numpy(part.inputs), torch.from_numpy(part.targets).float()[:, None])  # noqa: E731
