@@ -135,7 +135,7 @@ def write(path: Path, table: dict[str, Any]) -> None:
             import pandas
 
             content = io.BytesIO()
-            pandas.DataFrame(table).to_parquet(content, index_label="row", index=True)
+            pandas.DataFrame(table).rename_axis("row").to_parquet(content)
         except ImportError:
             raise ValueError(f"{path}: writing Parquet needs pip install 'lapwing[parquet]'") from None
         records.write_atomically(path, content.getvalue())

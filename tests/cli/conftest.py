@@ -89,12 +89,12 @@ def stranger(tmp_path_factory):
 
 
 @pytest.fixture
-def lapwing(stranger, monkeypatch, tmp_path):
+def lapwing(stranger, monkeypatch):
     """Run a command in the stranger's folder: its exit code, what it printed, what it complained."""
     from lapwing.cli.commands import app
 
     monkeypatch.chdir(stranger)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(stranger / "config"))
 
     def run(*arguments):
         result = CliRunner().invoke(app, [str(part) for part in arguments])
