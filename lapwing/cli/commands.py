@@ -116,17 +116,14 @@ def _fit(request: Any, folder: Path, table: str, json: bool, quiet: bool) -> Non
         clock = fitting.Clock(tell)
         try:
             fitted = fitting.fit(request, clock)
-            record = report.scored(recording.record(fitted, request, clock))
+            record, predicted = recording.record(fitted, request, clock)
+            record = report.scored(record)
         except (ValueError, MemoryError) as error:
             _record_failure(request, folder, str(error))
             raise
         recording.save(fitted, record, request, folder)
         predictions = folder / f"predictions.{table}"
-        source = fitted.sets.get("test", fitted.train)
-        whole = predicting.predict(
-            fitted.posterior, fitted.tensors(dataclasses.replace(source, targets=None))[0], fitted.guess.task
-        )
-        predicting.write(predictions, predicting.columns(whole, fitted.guess.classes))
+        predicting.write(predictions, predicting.columns(predicted, fitted.guess.classes))
         page = report.write(folder / "report.html", [record])
     words = _words(record)
     words += [
@@ -201,15 +198,14 @@ def predict(
 ) -> None:
     """Predict new inputs with error bars."""
     with console.guarded(debug):
+        import lapwing.recording as recording
         from lapwing.cli import predicting, running
 
         loaded = running.Run.load(folder, model, device)
         inputs, _ = loaded.tensors(loaded.read(data, needs_target=False), with_targets=False)
         path = out or folder / f"predictions-{Path(data.rpartition(':')[2]).stem}.csv"
         with console.progress(json) as tell:
-            found = predicting.predict(
-                loaded.posterior, inputs, loaded.settings.task, lambda share: tell("predicting", share)
-            )
+            found = recording.predict(loaded.posterior, inputs, lambda share: tell("predicting", share))
         predicting.write(path, predicting.columns(found, loaded.settings.classes))
         console.answer(
             [f"{len(inputs):,} predictions. Wrote {path}"], {"count": len(inputs), "predictions": path}, json

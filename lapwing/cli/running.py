@@ -12,8 +12,6 @@ import lapwing.records as records
 from lapwing.cli import data as reading
 from lapwing.cli import folders, models
 from lapwing.cli.fitting import tensors
-from lapwing.cli.predicting import evaluation, predict
-from lapwing.cli.recording import temperature
 from lapwing.cli.targets import Guess, numbers
 
 if TYPE_CHECKING:
@@ -73,6 +71,7 @@ class Run:
 
 def evaluated(run: Run, data: str, ood: str | None, tell: Callable[[float], None]) -> records.Record:
     """The run's record with its evaluations replaced by those on new data, scored and saved."""
+    import lapwing.recording as recording
     import lapwing.report as report
 
     before = records.load(run.folder)
@@ -82,8 +81,8 @@ def evaluated(run: Run, data: str, ood: str | None, tell: Callable[[float], None
     found = []
     for name, (loaded, judged) in sources.items():
         targets = numbers(loaded, run.guess) if judged else None
-        predicted = predict(run.posterior, run.tensors(loaded, with_targets=False)[0], run.settings.task, tell)
-        found.append(evaluation(name, predicted, targets, loaded, temperature(run.posterior)))
+        inputs, _ = run.tensors(loaded, with_targets=False)
+        found.append(recording.evaluation(name, run.posterior, inputs, targets, tell=tell))
     record = report.scored(dataclasses.replace(before, evaluations=tuple(found)))
     records.save(record, run.folder)
     return record

@@ -125,7 +125,8 @@ def sharpness(evaluation: Evaluation) -> Html:
 def histogram(title: str, label: str, groups: dict[str, np.ndarray], *, says: str, top: float | None = None) -> Html:
     """Outlined histograms of several groups, as shares."""
     every = np.concatenate(list(groups.values()))
-    low, high = min(0.0, float(every.min())), float(np.quantile(every, 0.999)) if top is None else top
+    low, high = float(every.min()), float(np.quantile(every, 0.999)) if top is None else top
+    low = low if low < 0 or low > high / 2 else 0.0
     edges = np.linspace(low, high if high > low else low + 1, 25)
     shares = {
         name: np.histogram(np.clip(values, edges[0], edges[-1]), edges)[0] / len(values)

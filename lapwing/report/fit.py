@@ -43,10 +43,10 @@ def layers(record: Record) -> list[Html]:
     """Bars of every layer's share of the variance of the outputs."""
     if not record.layers:
         return []
-    largest = max(layer.share for layer in record.layers) or 1.0
+    largest = max(max(layer.share for layer in record.layers), 1e-9)
 
     def bar(share: float) -> Html:
-        drawn = h("rect", x="0", y="2", width=f"{100 * share / largest:.1f}", height="8", class_="bar s0")
+        drawn = h("rect", x="0", y="2", width=f"{max(100 * share / largest, 0):.1f}", height="8", class_="bar s0")
         box = "0 0 100 12"
         return h("svg", drawn, viewBox=box, class_="share", aria_hidden="true", preserveAspectRatio="none")
 
@@ -54,7 +54,7 @@ def layers(record: Record) -> list[Html]:
         (layer.name, f"{layer.weights:,}", f"{100 * layer.share:.1f} %", bar(layer.share)) for layer in record.layers
     ]
     drawn = table(("layer", "weights", "share", "bar"), rows, caption="Share of the variance of the outputs, by layer")
-    says = "How much of the outputs' variance each layer's weights bring in, averaged over test inputs."
+    says = "How much variance of the outputs each layer's weights bring in by themselves, averaged over some inputs."
     return [card("Where the uncertainty comes from", drawn, says=says)]
 
 

@@ -184,9 +184,10 @@ def _of_curve(record: Record) -> list[str]:
     found, low, high = [], float(curve.precision.min()), float(curve.precision.max())
     if not low * 1.01 < curve.chosen < high / 1.01:
         found.append(f"The chosen precision {number(curve.chosen)} is at the end of the range that was searched.")
-    if curve.held_out is not None and curve.log_evidence is not None and np.isfinite(curve.held_out).any():
-        scores_ = (np.where(np.isfinite(part), part, -np.inf) for part in (curve.held_out, curve.log_evidence))
-        best, evidence = (float(curve.precision[int(np.argmax(part))]) for part in scores_)
+    parts = [part for part in (curve.held_out, curve.log_evidence) if part is not None and np.isfinite(part).any()]
+    if len(parts) == 2:
+        tops = (int(np.argmax(np.where(np.isfinite(part), part, -np.inf))) for part in parts)
+        best, evidence = (float(curve.precision[top]) for top in tops)
         if max(best / evidence, evidence / best) > 3:
             found.append(
                 f"Held-out density is best at precision {number(best)}, evidence at {number(evidence)}: the training "

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import lapwing as lw
-from lapwing import records
-from lapwing.cli import data, predicting
+from lapwing import recording, records
+from lapwing.cli import data
 from lapwing.cli.models import network
 
 
@@ -213,6 +213,6 @@ def test_a_network_that_interpolates_is_told_to_bring_validation(lapwing, strang
 def test_softened_logits_are_softmax_at_a_temperature():
     logits = np.random.default_rng(0).normal(size=(5, 3)) * 300
     expected = (torch.from_numpy(logits) / 2.5).softmax(1)
-    assert np.allclose(predicting.softened(logits, 2.5), expected)
-    one = predicting.softened(logits[:, :1], 2.5)
+    assert np.allclose(recording.softened(logits, 2.5), expected)
+    one = recording.softened(logits[:, :1], 2.5)
     assert np.allclose(one[:, 1], (torch.from_numpy(logits[:, 0]) / 2.5).sigmoid())

@@ -47,7 +47,7 @@ def classifier(n: int = 600, seed: int = 0, name: str = "Digits") -> records.Rec
             "exact, dual", "5,418 weights, 2,000 observed outputs", "held-out density", True, "", 3, None, 32, np.geomspace(1e-12, 1e-10, 33), {"all": 16.0}, (), 2.3,
             records.Measured(-312.4, 0.0), {"fit": -101.2, "size of the weights": -33.0, "log determinant": -178.2}, records.Measured(187.3, 0.0),
         ),
-        layers=(records.Layer("conv1", 80, 0.12), records.Layer("conv2", 1168, 0.31), records.Layer("head", 4170, 0.57)),
+        layers=(records.Layer("conv1", 80, 0.12), records.Layer("conv2", 1168, 0.31), records.Layer("head", 4170, 0.62), records.Layer("bias", 5, -0.05)),
         influence=records.Influence(rng.beta(1, 6, size=400), density, rng.integers(5, size=400), rng.integers(5, size=400)),
         seconds={"read": 0.2, "linearise": 1.3, "solve": 4.1, "tune": 0.4, "evaluate": 1.9}, peak_bytes=812 * 2**20,
     )  # fmt: skip

@@ -232,3 +232,11 @@ def test_a_record_that_was_scored_is_not_scored_again():
     known = dataclasses.replace(first.predictions[0], metrics={"NLL": records.Measured(42.0)})
     again = dataclasses.replace(record, evaluations=(dataclasses.replace(first, predictions=(known,)),))
     assert "42" in report.page([again])
+
+
+def test_a_curve_without_evidence_says_nothing_of_it():
+    record = runs.classifier()
+    curve = dataclasses.replace(record.curve, log_evidence=np.full(len(record.curve.precision), np.nan))
+    reasons = report.verdict(dataclasses.replace(record, curve=curve)).reasons
+    assert not any("evidence at" in reason for reason in reasons)
+    assert any("evidence at" in reason for reason in report.verdict(record).reasons)
