@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 
 PEERS  := benchmarks/peers/.venv
 
-.PHONY: demo test test-all peers lint format bench data docs clean
+.PHONY: demo test browser test-all peers lint format bench data docs clean
 
 demo: $(STAMP)
 	$(BIN)/python -m lapwing.demo
@@ -14,7 +14,11 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(BIN)/python -m pytest -m "not slow and not browser and not peers and not gpu"
 
-test-all: $(STAMP) peers
+# opens reports in headless Chromium; needs root, or chromium and npm installed already
+browser: $(VENV)/.browser
+	$(BIN)/python -m pytest -m browser tests/report
+
+test-all: $(STAMP) $(VENV)/.browser peers
 	$(BIN)/python -m pytest -m "not gpu"
 
 # laplace-torch and curvlinops, to measure against: they need torchvision to install and run only without it
@@ -49,6 +53,14 @@ data: $(STAMP)
 docs: $(STAMP)
 	$(BIN)/python benchmarks/table.py
 	$(BIN)/python -m pytest -q docs README.md
+
+$(VENV)/.browser: $(STAMP)
+	$(BIN)/pip install --quiet -c constraints.txt --group browser
+	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core; } \
+		|| { echo "make browser needs Chromium: install it (on Debian: apt-get install chromium) and run this again"; exit 1; }
+	@command -v npm >/dev/null || { echo "make browser needs npm, to install the accessibility checker axe-core"; exit 1; }
+	npm install --silent --no-save --no-package-lock --prefix $(VENV)/axe axe-core@4
+	touch $@
 
 clean:
 	rm -rf $(VENV) runs build dist .mypy_cache .ruff_cache .hypothesis

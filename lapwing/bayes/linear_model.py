@@ -20,6 +20,9 @@ class Centre:
 
     outputs_at: Callable[[Any], Tensor]
     weights: Tensor  # (d,)
+    names: tuple[str, ...] = ()  # of the tensors that the weights come from
+    mask: Tensor | None = None  # over these tensors, where only some of their weights are meant
+    fingerprint: Callable[[], str] = str  # of everything that the outputs depend on, empty where it is not known
 
 
 @final

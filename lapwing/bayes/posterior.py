@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal, final
 
 import torch
@@ -279,6 +280,12 @@ class Posterior:
         right, error = (over_parts(scaled, sides) + torch.cat([prior_noise] * 2, dim=1)).chunk(2, dim=1)
         return (error - solved).norm(dim=0) / right.norm(dim=0).clamp_min(1e-300)
 
+    def save(self, path: Path | str) -> Path:
+        """Write this posterior into a file that `lapwing.load(path, model)` reads; the training data stay out of it."""
+        from lapwing.bayes.files import save
+
+        return save(self, path)
+
     def _row_precision(self, model: LinearModel) -> Tensor:  # (n * m,)
         noise = self.noise_precision[model.gaussian.row_groups(model.targets)]
         return noise.mul_(model.gaussian.row_precision(model.targets)).mul_(model.row_counts)
@@ -289,7 +296,7 @@ class Posterior:
     def _bounds(self, features: LinearOperator) -> tuple[Tensor, Tensor]:
         """Lower and upper bounds on the epistemic variance; equal where it has a closed form."""
         known = self.statistics
-        if isinstance(known, Sampler):
+        if isinstance(known, Sampler) or not known:
             raise ValueError("bounds come from a Krylov space: infer with method=Krylov(), or leave bounds out")
         if not isinstance(known[0].basis, Ritz):
             shape = (features.shape[0],) if self.outputs is None else (features.shape[0] // self.outputs, self.outputs)
@@ -392,6 +399,8 @@ def assemble(
 
     Without `mode`, that of a likelihood that is not Gaussian is left to be found later.
     """
+    if isinstance(like.statistics, tuple) and not like.statistics:
+        raise ValueError("this posterior was loaded with its draws alone, which serve one precision: fit it again")
     diagnostics, precisions = {**like.diagnostics, "tuned_by": tuned_by}, Precisions(prior.precision, noise_precision)
     known: tuple[Statistics, ...] | Sampler
     belief: Whitened | Drawn

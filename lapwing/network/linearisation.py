@@ -14,7 +14,7 @@ from lapwing.network.batches import BATCH_SIZE, Batches, Inputs, as_batches
 from lapwing.network.checks import checked_outputs
 from lapwing.network.groups import weight_groups
 from lapwing.network.jacobian import Jacobian, Network, prepared
-from lapwing.network.parameters import Select
+from lapwing.network.parameters import Select, fingerprint
 
 
 def linearise(
@@ -43,7 +43,10 @@ def linearise(
         features_at=lambda inputs: replace(features, inputs=_inputs(inputs)),
         blocks=network.layout.tensor_of(),
         groups=lambda kind: weight_groups(network, kind, next(iter(features.inputs))),
-        centre=Centre(lambda inputs: torch.cat([network.outputs(batch) for batch in _inputs(inputs)]), network.weights),
+        centre=Centre(
+            lambda inputs: torch.cat([network.outputs(batch) for batch in _inputs(inputs)]), network.weights,
+            network.layout.names, network.layout.mask, lambda: fingerprint(network.fixed),
+        ),
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, final
@@ -145,6 +146,23 @@ def _last_called(model: nn.Module, heads: list[nn.Module], inputs: Any) -> nn.Mo
     if not called:
         raise ValueError("none of the network's linear or convolutional layers was called: select the last by name")
     return called[-1]
+
+
+def fingerprint(model: nn.Module | Mapping[str, Tensor]) -> str:
+    """Digits that change with any weight or buffer of a network.
+
+    >>> one, other = nn.Linear(2, 1), nn.Linear(2, 1)
+    >>> fingerprint(one) == fingerprint(one), fingerprint(one) == fingerprint(other)
+    (True, False)
+    """
+    if isinstance(model, nn.Module):
+        model = dict((*model.named_parameters(), *model.named_buffers()))
+    digest = hashlib.sha256()
+    for name, tensor in model.items():
+        flat = tensor.detach().cpu().contiguous()
+        digest.update(f"{name}{flat.dtype}{tuple(flat.shape)}".encode())
+        digest.update(flat.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 def check_model(model: Any) -> None:

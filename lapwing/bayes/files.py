@@ -1,0 +1,274 @@
+"""Posteriors in files: tensors in safetensors, everything else as JSON in its header; nothing is ever unpickled."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as serialise
+from torch import Tensor
+
+from lapwing.bayes import likelihoods
+from lapwing.bayes.evidence import EvidenceParts
+from lapwing.bayes.iterative import Drawn
+from lapwing.bayes.laplace import Tangent
+from lapwing.bayes.likelihoods import Gamma, Gaussian
+from lapwing.bayes.linear_model import Centre, LinearModel
+from lapwing.bayes.noise import PRIOR, Noise
+from lapwing.bayes.posterior import Posterior
+from lapwing.bayes.priors import DiagonalPrior
+from lapwing.bayes.statistics import Statistics, Whitened, whiten
+from lapwing.bayes.tuning import Curve
+from lapwing.linalg.estimators import Estimate
+from lapwing.linalg.operators import Dense, LinearOperator
+from lapwing.linalg.solvers import Solution
+from lapwing.linalg.spectral import Spectrum
+
+FORMAT = 1
+LARGEST = 2 * 2**30  # bytes of eigenvectors, or of a design, beyond which only draws are kept
+CURVED = {kind.__name__: kind for kind in (likelihoods.Categorical, likelihoods.Bernoulli)}
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """The content of a file: tensors by name, the rest as plain values."""
+
+    path: Path
+    tensors: dict[str, Tensor]
+    plain: dict[str, Any]
+
+    def tensor(self, name: str) -> Tensor:
+        """A tensor that must be there."""
+        if name not in self.tensors:
+            raise ValueError(f"{self.path}: the file lacks the tensor {name!r}")
+        return self.tensors[name]
+
+    def value(self, *names: str) -> Any:
+        """A plain value that must be there."""
+        found: Any = self.plain
+        for name in names:
+            if not isinstance(found, dict) or name not in found:
+                raise ValueError(f"{self.path}: the file lacks {'.'.join(names)!r}")
+            found = found[name]
+        return found
+
+
+def save(posterior: Posterior, path: Path | str) -> Path:
+    """Write what predictions need and, where it fits into 2 GiB, what `at` and `tune` need; whole or not at all."""
+    path, tensors = Path(path), _always(posterior)
+    plain: dict[str, Any] = {
+        "format": FORMAT, "lapwing": version("lapwing"), "outputs": posterior.outputs, "seed": posterior.seed,
+        "link": posterior.link, "temperature": posterior.temperature, "groups": list(posterior.prior.names),
+        "diagnostics": posterior.diagnostics, "evidence_parts": asdict(posterior.evidence_parts),
+        "log_evidence": asdict(posterior.log_evidence), "effective_dimension": asdict(posterior.effective_dimension),
+        "given": {"per_output": posterior.given.per_output, "hyperprior": _asdict(posterior.given.hyperprior)},
+        "statistics": [],
+    }  # fmt: skip
+    if posterior.tangent is not None:
+        plain["likelihood"] = _named(posterior.tangent.likelihood)
+    if posterior.centre is not None:
+        plain["network"] = {"names": list(posterior.centre.names), "fingerprint": posterior.centre.fingerprint()}
+    statistics = _compressed(posterior)
+    if statistics is not None:
+        for i, (found, known) in enumerate(statistics):
+            tensors |= {f"statistics.{i}.{name}": value for name, value in known.items()}
+            plain["statistics"].append(found)
+        tensors |= _loss(posterior.tangent)
+    if posterior.held_out_curve is not None:
+        curve = posterior.held_out_curve
+        plain["curve"] = {"best_precision": curve.best_precision, "best_noise": curve.best_noise}
+        parts = {name: getattr(curve, name) for name in ("precision", "noise", "log_evidence", "held_out")}
+        tensors |= {f"curve.{name}": value for name, value in parts.items() if value is not None}
+    whole = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
+    _write(path, serialise(whole, {"lapwing": json.dumps(plain, default=str)}))
+    return path
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        Path(temporary).chmod(0o666 & ~umask)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _always(posterior: Posterior) -> dict[str, Tensor]:
+    prior, found = posterior.prior, {"mean": posterior.mean, "deviations": posterior.deviations}
+    found |= {"prior.scale": prior.scale, "prior.group_of": prior.group_of, "prior.precision": prior.precision}
+    found["noise_precision"] = posterior.noise_precision
+    if posterior.given.noise_std is not None:
+        found["noise_std"] = posterior.given.noise_std
+    if posterior.centre is not None:
+        found["weights"] = posterior.centre.weights
+        if posterior.centre.mask is not None:
+            found["mask"] = posterior.centre.mask
+    return found
+
+
+def _asdict(value: Gamma | None) -> dict[str, Any] | None:
+    return None if value is None else asdict(value)
+
+
+def _named(likelihood: Any) -> dict[str, Any]:
+    name = type(likelihood).__name__
+    if CURVED.get(name) is not type(likelihood):
+        raise ValueError(
+            f"a posterior with likelihood {name} cannot be saved: it can for {', '.join(CURVED)}, Gaussian"
+        )
+    return {"name": name, **{item.name: getattr(likelihood, item.name) for item in fields(likelihood)}}
+
+
+def _compressed(posterior: Posterior) -> list[tuple[dict[str, float], dict[str, Tensor]]] | None:
+    """Statistics with their eigenvectors, or None where these are not known or too large."""
+    known = posterior.statistics
+    if not isinstance(known, tuple) or not known or not all(isinstance(one.basis, Spectrum) for one in known):
+        return None
+    size = sum(8 * len(one.values) * len(posterior.mean) for one in known)
+    tangent = posterior.tangent
+    if size > LARGEST or (tangent is not None and 8 * tangent.design.shape[0] * tangent.design.shape[1] > LARGEST):
+        return None
+    names = ("values", "targets", "noise", "prior_noise", "density")
+    return [
+        (
+            {"remainder": one.remainder, "count": one.count, "log_weight": one.log_weight, "null": one.null},
+            {name: getattr(one, name) for name in names} | {"vectors": one.basis.vectors},
+        )
+        for one in known
+        if isinstance(one.basis, Spectrum)
+    ]
+
+
+def _loss(tangent: Tangent | None) -> dict[str, Tensor]:
+    """What the mode of a likelihood that is not Gaussian needs."""
+    if tangent is None:
+        return {}
+    found = {"loss.design": tangent.design.dense(), "loss.start": tangent.start, "loss.targets": tangent.model.targets}
+    found["loss.counts"] = tangent.model.weights
+    if tangent.model.offset is not None:
+        found["loss.offset"] = tangent.model.offset
+    if tangent.row_space is not None:
+        found |= {"loss.vectors": tangent.row_space.vectors, "loss.values": tangent.row_space.values}
+    return found
+
+
+def read(path: Path | str) -> Stored:
+    """The content of a file, or a ValueError that says what is wrong with it."""
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(f"{path}: there is no saved posterior here")
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = (file.metadata() or {}).get("lapwing", "")
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, not a mapping
+    except (SafetensorError, OSError) as error:
+        raise ValueError(
+            f"{path}: not a saved posterior, or a damaged one ({str(error).splitlines()[0][:90]})"
+        ) from None
+    try:
+        plain = json.loads(header)
+    except (ValueError, RecursionError):
+        raise ValueError(f"{path}: a file of tensors, but not a saved posterior") from None
+    if not isinstance(plain, dict) or plain.get("format") != FORMAT:
+        number = plain.get("format") if isinstance(plain, dict) else None
+        raise ValueError(f"{path}: format {number!r}, this lapwing reads {FORMAT}: use the version that wrote it")
+    return Stored(path, tensors, plain)
+
+
+def restore(stored: Stored, features_at: Callable[[Any], LinearOperator], centre: Centre | None) -> Posterior:
+    """The posterior of a file over features that are made anew."""
+    try:
+        return _restored(stored, features_at, centre)
+    except (TypeError, KeyError, AttributeError, RuntimeError, IndexError) as error:
+        raise ValueError(f"{stored.path}: the file does not hold what it should ({error})") from error
+
+
+def _restored(stored: Stored, features_at: Callable[[Any], LinearOperator], centre: Centre | None) -> Posterior:
+    prior = DiagonalPrior(
+        stored.tensor("prior.scale"), stored.tensor("prior.group_of"), stored.tensor("prior.precision"),
+        tuple(stored.value("groups")),
+    )  # fmt: skip
+    noise, hyperprior = stored.tensor("noise_precision"), stored.value("given", "hyperprior")
+    given = Gaussian(
+        stored.tensors.get("noise_std"), per_output=stored.value("given", "per_output"),
+        hyperprior=None if hyperprior is None else Gamma(**hyperprior),
+    )  # fmt: skip
+    statistics = tuple(_statistics(stored, i, found) for i, found in enumerate(stored.value("statistics")))
+    parts = EvidenceParts(**stored.value("evidence_parts"))
+    mean, deviations = stored.tensor("mean"), stored.tensor("deviations")
+    gamma = Estimate(**stored.value("effective_dimension"))
+    belief: Whitened | Drawn
+    if statistics:
+        normals = Noise(stored.value("seed"), PRIOR).rows(0, len(mean), deviations.shape[1])
+        belief = whiten(statistics, prior, noise, normals)
+    else:
+        solved = Solution(deviations[:0], torch.zeros(0), 0, 0.0)
+        belief = Drawn(prior.std, mean, deviations, parts, gamma, Estimate(-2 * parts.occam), solved, 0.0, 0.0)
+    return Posterior(
+        statistics=statistics, prior=prior, noise_precision=noise, given=given, outputs=stored.value("outputs"),
+        belief=belief, mean=mean, deviations=deviations, evidence_parts=parts,
+        log_evidence=Estimate(**stored.value("log_evidence")), effective_dimension=gamma, seed=stored.value("seed"),
+        diagnostics=stored.value("diagnostics"), features_at=features_at, centre=centre,
+        held_out_curve=_curve(stored), tangent=_tangent(stored, prior), link=stored.value("link"),
+        temperature=stored.value("temperature"),
+    )  # fmt: skip
+
+
+def _statistics(stored: Stored, place: int, found: dict[str, float]) -> Statistics:
+    part: dict[str, Any] = {
+        name: stored.tensor(f"statistics.{place}.{name}")
+        for name in ("values", "targets", "noise", "prior_noise", "density", "vectors")
+    }
+    basis = Spectrum(Dense(part.pop("vectors")), part["values"])
+    return Statistics(basis=basis, **(part | found))
+
+
+def _curve(stored: Stored) -> Curve | None:
+    found = stored.plain.get("curve")
+    if found is None:
+        return None
+    precision, noise, evidence = (stored.tensor(f"curve.{name}") for name in ("precision", "noise", "log_evidence"))
+    held_out = stored.tensors.get("curve.held_out")
+    return Curve(precision, noise, evidence, held_out, found["best_precision"], found["best_noise"])
+
+
+def _tangent(stored: Stored, prior: DiagonalPrior) -> Tangent | None:
+    """The loss of class labels; where it was not stored, one of no data, which `at` and `tune` never reach."""
+    found = stored.plain.get("likelihood")
+    if found is None:
+        return None
+    options = {key: value for key, value in found.items() if key != "name"}
+    if found["name"] not in CURVED:
+        raise ValueError(f"{stored.path}: unknown likelihood {found['name']!r}")
+    likelihood = CURVED[found["name"]](**options)
+    if "loss.design" not in stored.tensors:
+        empty = LinearModel(
+            torch.zeros(2, 1).double(), torch.zeros(1 if found["name"] == "Categorical" else 2), likelihood
+        )
+        return Tangent(empty, likelihood, prior, empty.features, torch.zeros(1).double(), None)
+    design = Dense(stored.tensor("loss.design"))
+    model = LinearModel(
+        design, stored.tensor("loss.targets"), likelihood, weights=stored.tensor("loss.counts"),
+        offset=stored.tensors.get("loss.offset"),
+    )  # fmt: skip
+    space = None
+    if "loss.vectors" in stored.tensors:
+        space = Spectrum(Dense(stored.tensor("loss.vectors")), stored.tensor("loss.values"))
+    return Tangent(model, likelihood, prior, design, stored.tensor("loss.start"), space)

@@ -1,0 +1,279 @@
+"""The commands and their options; each imports what it needs when it runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lapwing.cli import console
+
+if TYPE_CHECKING:
+    from lapwing.records import Record
+
+EXAMPLES = """
+Examples, to be run where model.py defines make(), which returns your network:
+
+  lapwing fit model.py:make train.csv --weights weights.pt --validation held_out.csv --test test.csv
+  lapwing predict runs/train new.csv
+  lapwing evaluate runs/train test.csv --ood other.csv
+  lapwing report runs/one runs/two --out compared.html
+"""
+
+app = typer.Typer(
+    name="lapwing", no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False,
+    help="Honest error bars for what you already trained.", epilog=EXAMPLES.replace("\n", "\n\n"),
+)  # fmt: skip
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show where an error came from.")]
+Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, mps.")]
+Model = Annotated[str | None, typer.Option(help="package.module:factory or file.py:factory of the run's network.")]
+
+
+def run() -> None:
+    """Run the command line."""
+    app(prog_name="lapwing")
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        sys.stdout.write(f"lapwing {version('lapwing')}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def _all(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+) -> None:
+    del version
+
+
+@app.command(epilog="Example: lapwing fit model.py:make train.csv --weights weights.pt --validation held_out.csv")
+def fit(
+    model: Annotated[str, typer.Argument(help="Your network: package.module:factory or file.py:factory.")],
+    data: Annotated[
+        str,
+        typer.Argument(
+            help="Its training data: .npz (x, y), .csv, .parquet, a folder of class folders, module:dataset."
+        ),
+    ],
+    weights: Annotated[str | None, typer.Option(help="State dict: .safetensors, or .pt by torch.save.")] = None,
+    validation: Annotated[str | None, typer.Option(help="Held-out data that tune the precision; recommended.")] = None,
+    test: Annotated[str | None, typer.Option(help="Data to check the error bars on.")] = None,
+    ood: Annotated[str | None, typer.Option(help="Data foreign to the task, to see whether it notices.")] = None,
+    hold_out: Annotated[
+        float, typer.Option(help="Share of DATA taken out for validation and test, if the network never saw it.")
+    ] = 0.0,
+    target: Annotated[str | None, typer.Option(help="Column of the target; the last one if not said.")] = None,
+    inputs: Annotated[
+        str | None, typer.Option(help="Columns of the inputs, with commas; all others if not said.")
+    ] = None,
+    likelihood: Annotated[
+        str | None, typer.Option(help="gaussian, categorical or bernoulli; guessed if not said.")
+    ] = None,
+    noise_std: Annotated[float | None, typer.Option(help="Noise of gaussian targets; tuned if not said.")] = None,
+    draws: Annotated[int, typer.Option(help="Posterior draws.", min=1)] = 32,
+    total: Annotated[
+        int | None, typer.Option(help="Size of the whole training set where DATA is a part of it.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of draws and of --hold-out.")] = 0,
+    device: Device = "cpu",
+    out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/NAME if not said.")] = None,
+    name: Annotated[str | None, typer.Option(help="What to call the run.")] = None,
+    table: Annotated[str, typer.Option(help="Predictions as csv or parquet.")] = "csv",
+    json: Json = False,
+    quiet: Annotated[bool, typer.Option(help="No progress.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Put error bars on a trained network: writes posterior, record, predictions and page into a folder."""
+    with console.guarded(debug):
+        from lapwing.cli.fitting import Request
+
+        columns = tuple(part.strip() for part in inputs.split(",")) if inputs else None
+        request = Request(
+            model, data, weights, target, columns, validation, test, ood, hold_out, likelihood, noise_std, draws, total,
+            seed, device, name or Path(data.rpartition(":")[2]).stem, shlex.join(["lapwing", *sys.argv[1:]]),
+        )  # fmt: skip
+        folder = out or Path("runs") / (request.name or "run")
+        _fit(request, folder, table, json, quiet)
+
+
+def _fit(request: Any, folder: Path, table: str, json: bool, quiet: bool) -> None:
+    import lapwing.report as report
+    from lapwing.cli import fitting, predicting, recording
+
+    if table not in ("csv", "parquet"):
+        raise ValueError(f"--table is csv or parquet, not {table!r}")
+    writable(folder)
+    with console.progress(quiet or json) as tell:
+        clock = fitting.Clock(tell)
+        try:
+            fitted = fitting.fit(request, clock)
+            record, predicted = recording.record(fitted, request, clock)
+            record = report.scored(record)
+        except (ValueError, MemoryError) as error:
+            _record_failure(request, folder, str(error))
+            raise
+        recording.save(fitted, record, request, folder)
+        predictions = folder / f"predictions.{table}"
+        predicting.write(predictions, predicting.columns(predicted, fitted.guess.classes))
+        page = report.write(folder / "report.html", [record])
+    words = _words(record)
+    words += [
+        f"  {choice.what}: {choice.value}" + (f" ({choice.why})" if choice.why else "") for choice in record.choices
+    ]
+    paths = {"record": folder / "record.json", "predictions": predictions, "page": page}
+    words += [f"Wrote {path}" for path in paths.values()]
+    console.answer(words, _summary(record) | {"folder": folder, **paths}, json)
+
+
+def writable(folder: Path) -> None:
+    """Make the folder, before any long work, or say that it cannot be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".writable"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise ValueError(f"{folder} cannot be written ({error.strerror or error}): choose another with --out") from None
+
+
+def _record_failure(request: Any, folder: Path, error: str) -> None:
+    import lapwing.records as records
+
+    lost = records.Record(
+        request.name, "regression", status="failed", error=error, command=request.command, seed=request.seed,
+        device=request.device, data=records.Data(request.data), network=records.Network(request.model),
+    )  # fmt: skip
+    records.save(lost, folder)
+
+
+def _words(record: Record) -> list[str]:
+    """The verdict and the main numbers."""
+    import lapwing.report as report
+
+    found = report.verdict(record)
+    lines = [found.headline, *(f"  {reason}" for reason in found.reasons)]
+    for evaluation in record.evaluations:
+        for one in evaluation.predictions:
+            if one.metrics:
+                shown = ", ".join(f"{name} {value.value:.4g}" for name, value in one.metrics.items())
+                lines.append(f"  {evaluation.name}, {one.method}: {shown}")
+    return lines
+
+
+def _summary(record: Record) -> dict[str, Any]:
+    import lapwing.report as report
+
+    found = report.verdict(record)
+    sets = {
+        one.name: {
+            method.method: {name: dataclasses.asdict(value) for name, value in method.metrics.items()}
+            for method in one.predictions
+        }
+        for one in record.evaluations
+    }
+    return {
+        "name": record.name, "task": record.task, "verdict": dataclasses.asdict(found), "metrics": sets,
+        "choices": [dataclasses.asdict(choice) for choice in record.choices], "seconds": record.seconds,
+    }  # fmt: skip
+
+
+@app.command(epilog="Example: lapwing predict runs/train new.csv --out new_predictions.csv")
+def predict(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder that `lapwing fit` wrote.")],
+    data: Annotated[str, typer.Argument(help="New inputs, in the form of the training data; targets are not needed.")],
+    out: Annotated[Path | None, typer.Option(help=".csv or .parquet; RUN/predictions-DATA.csv if not said.")] = None,
+    model: Model = None,
+    device: Device = "cpu",
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Predict new inputs with error bars."""
+    with console.guarded(debug):
+        import lapwing.recording as recording
+        from lapwing.cli import predicting, running
+
+        loaded = running.Run.load(folder, model, device)
+        inputs, _ = loaded.tensors(loaded.read(data, needs_target=False), with_targets=False)
+        path = out or folder / f"predictions-{Path(data.rpartition(':')[2]).stem}.csv"
+        with console.progress(json) as tell:
+            found = recording.predict(loaded.posterior, inputs, lambda share: tell("predicting", share))
+        predicting.write(path, predicting.columns(found, loaded.settings.classes))
+        console.answer(
+            [f"{len(inputs):,} predictions. Wrote {path}"], {"count": len(inputs), "predictions": path}, json
+        )
+
+
+@app.command(epilog="Example: lapwing evaluate runs/train test.csv --ood other.csv")
+def evaluate(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder that `lapwing fit` wrote.")],
+    data: Annotated[str, typer.Argument(help="Data with targets that were not used for the fit.")],
+    ood: Annotated[str | None, typer.Option(help="Data foreign to the task.")] = None,
+    model: Model = None,
+    device: Device = "cpu",
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Check the error bars of a run on new data; rewrites its record and page."""
+    with console.guarded(debug):
+        import lapwing.report as report
+        from lapwing.cli import running
+
+        loaded = running.Run.load(folder, model, device)
+        with console.progress(json) as tell:
+            record = running.evaluated(loaded, data, ood, lambda share: tell("predicting", share))
+        page = report.write(folder / "report.html", [record])
+        words = [*_words(record), f"Wrote {folder / 'record.json'}", f"Wrote {page}"]
+        console.answer(words, _summary(record) | {"record": folder / "record.json", "page": page}, json)
+
+
+@app.command(epilog="Example: lapwing report runs/one runs/two --out compared.html")
+def report(
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders with a record.json.")],
+    out: Annotated[Path | None, typer.Option(help="The page; RUN/report.html, or report.html for several.")] = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Write the page of one run, or of several compared."""
+    with console.guarded(debug):
+        import lapwing.records as records
+        from lapwing.report import write
+
+        found = [records.load(folder) for folder in folders]
+        first = folders[0] if folders[0].is_dir() else folders[0].parent
+        path = write(out or (first / "report.html" if len(found) == 1 else Path("report.html")), found)
+        words = [line for record in found for line in (f"{record.name}:", *_words(record)[:1])]
+        console.answer([*words, f"Wrote {path}"], {"page": path, "runs": [_summary(record) for record in found]}, json)
+
+
+@app.command()
+def doctor(json: Json = False, debug: Debug = False) -> None:
+    """Look at the environment and run a self-test of two seconds."""
+    with console.guarded(debug):
+        from lapwing.cli.doctor import examine
+
+        found = examine()
+        width = max(map(len, found))
+        console.answer([f"{name:<{width}}  {value}" for name, value in found.items()], dict(found), json)
+        if not str(found["self-test"]).startswith("passed"):
+            raise SystemExit(console.FAILED)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for what it writes.")] = Path("runs/demo"), debug: Debug = False
+) -> None:
+    """Fit bundled data, check the error bars and write a page."""
+    with console.guarded(debug):
+        from lapwing.demo import main
+
+        writable(out)
+        main(out)

@@ -1,0 +1,87 @@
+"""What a person sees: progress on a terminal, errors on one line, results in words or as JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+FAILED, BUG, INTERRUPTED = 1, 3, 130
+
+
+@contextmanager
+def guarded(debug: bool) -> Iterator[None]:
+    """Errors as one line on standard error and an exit code; with `debug`, with their traceback."""
+    try:
+        yield
+    except (ValueError, OSError, MemoryError) as error:
+        _complain(error, str(error) or type(error).__name__, debug)
+        raise SystemExit(FAILED) from None
+    except KeyboardInterrupt:
+        sys.stderr.write("lapwing: interrupted\n")
+        raise SystemExit(INTERRUPTED) from None
+    except Exception as error:
+        _complain(error, f"unexpected {type(error).__name__}: {error} (--debug shows where; please report it)", debug)
+        raise SystemExit(BUG) from None
+
+
+def _complain(error: BaseException, words: str, debug: bool) -> None:
+    if debug:
+        traceback.print_exception(error)
+    line = " ".join(words.split())
+    sys.stderr.write(f"lapwing: {line}\n")
+
+
+@contextmanager
+def progress(quiet: bool) -> Iterator[Callable[[str, float | None], None]]:
+    """A function to be told phases and shares done: a bar with the time left on a terminal, nothing elsewhere."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda _phase, _share: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    parts = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn()
+    with Progress(*parts, console=Console(stderr=True), transient=True) as bar:
+        task, last = bar.add_task("starting", total=None), ""
+
+        def tell(phase: str, share: float | None) -> None:
+            nonlocal last
+            if phase != last:
+                bar.reset(task, description=phase, total=None)
+                last = phase
+            if share is not None:
+                bar.update(task, total=1.0, completed=share)
+
+        yield tell
+
+
+def answer(words: list[str], found: dict[str, Any], as_json: bool) -> None:
+    """Print the result: lines for a person, or one JSON object."""
+    if as_json:
+        sys.stdout.write(json.dumps(_plain(found), indent=1) + "\n")
+        return
+    sys.stdout.write("\n".join(words) + "\n")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(part) for part in value]
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def stamp() -> str:
+    """A folder name by the time of day."""
+    return time.strftime("%Y%m%d-%H%M%S")

@@ -1,0 +1,243 @@
+"""Data from files: nothing in them is executed, and what does not fit is said with its place."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from lapwing.cli.models import attribute
+
+PAIRS = (("x", "y"), ("X", "y"), ("X", "Y"), ("inputs", "targets"), ("images", "labels"), ("data", "target"),
+         ("features", "labels"), ("features", "targets"))  # fmt: skip
+PICTURES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff"})
+KINDS = "expected a .npz, .csv or .parquet file, a folder of class folders with images, or module:dataset"
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Loaded:
+    """Inputs and, where there are any, targets: numbers, or words for classes."""
+
+    source: str
+    inputs: np.ndarray  # (n, …), float32
+    targets: np.ndarray | None  # (n,) or (n, outputs): whole numbers, floats or text
+    columns: tuple[str, ...] = ()  # of a table, in the order of the inputs
+    target: str = ""
+    images: bool = False
+
+    def rows(self, chosen: np.ndarray, source: str) -> Loaded:
+        """Some of the data."""
+        targets = None if self.targets is None else self.targets[chosen]
+        return replace(self, source=source, inputs=self.inputs[chosen], targets=targets)
+
+
+@final
+@dataclass(frozen=True)
+class Columns:
+    """What is asked of a table: which column is the target and which are inputs; None is up to the file."""
+
+    target: str | None = None
+    inputs: tuple[str, ...] | None = None
+    needs_target: bool = True
+
+
+def read(source: str, columns: Columns | None = None) -> Loaded:
+    """Data from a file, a folder or `module:dataset`."""
+    wanted, path = columns or Columns(), Path(source)
+    if path.is_dir():
+        found = _images(path)
+    elif path.suffix == ".npz":
+        found = _npz(_existing(path), wanted.needs_target)
+    elif path.suffix in (".csv", ".tsv"):
+        found = _table(source, *_csv(_existing(path)), wanted)
+    elif path.suffix in (".parquet", ".pq"):
+        found = _table(source, *_parquet(_existing(path)), wanted)
+    elif ":" in source:
+        found = _dataset(source)
+    elif not path.exists():
+        raise ValueError(f"{source}: there is no such file; {KINDS}")
+    else:
+        raise ValueError(f"{source}: files of type {path.suffix or 'unknown'!r} cannot be read; {KINDS}")
+    return _checked(found, wanted)
+
+
+def _existing(path: Path) -> Path:
+    if not path.is_file():
+        raise ValueError(f"{path}: there is no such file")
+    return path
+
+
+def _checked(found: Loaded, wanted: Columns) -> Loaded:
+    if not len(found.inputs):
+        raise ValueError(f"{found.source}: there are no rows")
+    if found.targets is None and wanted.needs_target:
+        raise ValueError(f"{found.source}: there are no targets; name their column with --target")
+    if not np.isfinite(found.inputs).all():
+        row = int(np.argwhere(~np.isfinite(found.inputs).reshape(len(found.inputs), -1).all(1))[0, 0])
+        raise ValueError(f"{found.source}: inputs are NaN or infinite, first in row {row}: remove or impute them")
+    targets = found.targets
+    if targets is not None and targets.dtype.kind == "f" and not np.isfinite(targets).all():
+        raise ValueError(f"{found.source}: targets are NaN or infinite: remove these rows")
+    if targets is not None and len(targets) != len(found.inputs):
+        raise ValueError(f"{found.source}: {len(found.inputs)} inputs and {len(targets)} targets")
+    return found
+
+
+def _npz(path: Path, needs_target: bool) -> Loaded:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {key: file[key] for key in file.files}
+    except Exception as error:  # zipfile, numpy and zlib each have their own for what is not an archive of arrays
+        raise ValueError(f"{path}: not a file of plain arrays ({str(error).splitlines()[0][:90]})") from None
+    for x, y in PAIRS:
+        if x in arrays and (y in arrays or not needs_target):
+            return Loaded(str(path), _numbers(str(path), arrays[x]), _targets(str(path), arrays.get(y)))
+    shown = ", ".join(sorted(arrays)[:8])
+    raise ValueError(f"{path}: no inputs and targets among its arrays ({shown}): name them x and y")
+
+
+def _numbers(source: str, array: np.ndarray) -> np.ndarray:
+    if array.dtype.kind not in "biuf" or array.ndim < 1:
+        raise ValueError(f"{source}: inputs of type {array.dtype} are not numbers")
+    return np.asarray(array, np.float32)
+
+
+def _targets(source: str, array: np.ndarray | None) -> np.ndarray | None:
+    if array is None:
+        return None
+    if array.dtype.kind in "iub":
+        return array.astype(np.int64)
+    if array.dtype.kind == "f":
+        return array.astype(np.float64)
+    if array.dtype.kind == "U" and array.ndim == 1:
+        return array
+    raise ValueError(f"{source}: targets of type {array.dtype} are neither numbers nor names of classes")
+
+
+def _csv(path: Path) -> tuple[list[str], list[list[str]]]:
+    """The header and the columns of a text table."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            lines = [line for line in csv.reader(file, delimiter="\t" if path.suffix == ".tsv" else ",") if line]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{path}: not a text table ({error})") from None
+    if len(lines) < 2:
+        raise ValueError(f"{path}: expected a line of column names and at least one row")
+    header, rows = [name.strip() for name in lines[0]], lines[1:]
+    if len(set(header)) < len(header):
+        raise ValueError(f"{path}: two columns have the same name")
+    uneven = next((i for i, row in enumerate(rows) if len(row) != len(header)), None)
+    if uneven is not None:
+        raise ValueError(f"{path}: row {uneven} has {len(rows[uneven])} values, the header {len(header)} names")
+    return header, [list(column) for column in zip(*rows, strict=True)]
+
+
+def _parquet(path: Path) -> tuple[list[str], list[Any]]:
+    try:
+        import pandas
+    except ModuleNotFoundError:
+        raise ValueError(f"{path}: reading Parquet needs pip install 'lapwing[parquet]'") from None
+    try:
+        frame = pandas.read_parquet(path)
+    except ImportError:
+        raise ValueError(f"{path}: reading Parquet needs pip install 'lapwing[parquet]'") from None
+    except Exception as error:  # whatever the engine raises for a file that is not Parquet
+        raise ValueError(f"{path}: not a Parquet file ({str(error).splitlines()[0][:90]})") from None
+    return [str(name) for name in frame.columns], [frame[name].tolist() for name in frame.columns]
+
+
+def _table(source: str, header: list[str], columns: Sequence[Sequence[Any]], wanted: Columns) -> Loaded:
+    """Inputs and target of a table by the names of its columns; the target is its last column unless named."""
+    by_name = dict(zip(header, columns, strict=True))
+    target = wanted.target or (header[-1] if wanted.inputs is None or wanted.needs_target else None)
+    if wanted.target and wanted.needs_target and target not in by_name:
+        raise ValueError(f"{source}: there is no column {target!r}; its columns are {_listed(header)}")
+    names = list(wanted.inputs) if wanted.inputs is not None else [name for name in header if name != target]
+    missing = [name for name in names if name not in by_name]
+    if missing:
+        raise ValueError(f"{source}: columns {_listed(missing)} are missing; there are {_listed(header)}")
+    if not names:
+        raise ValueError(f"{source}: there is no column but the target")
+    inputs = np.stack([_column(source, name, by_name[name]) for name in names], axis=1)
+    found = _classes_or_numbers(by_name[target]) if target is not None and target in by_name else None
+    return Loaded(source, inputs.astype(np.float32), found, tuple(names), target or "")
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(repr(name) for name in names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+
+
+def _column(source: str, name: str, values: Sequence[Any]) -> np.ndarray:
+    try:
+        return np.array([float(value) for value in values])
+    except (ValueError, TypeError):
+        row = next(i for i, value in enumerate(values) if not _is_number(value))
+        what = "is empty" if str(values[row]).strip() == "" else f"holds {str(values[row])[:30]!r}, not a number"
+        raise ValueError(
+            f"{source}: column {name!r} {what} in row {row}: encode it, or leave it out with --inputs"
+        ) from None
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (ValueError, TypeError):
+        return False
+    return True
+
+
+def _classes_or_numbers(values: Sequence[Any]) -> np.ndarray:
+    """Whole numbers, numbers, or else text."""
+    if not all(_is_number(value) for value in values):
+        return np.array([str(value) for value in values])
+    numbers = np.array([float(value) for value in values])
+    whole = all(math.isfinite(value) and value == int(value) for value in numbers)
+    written = all(not isinstance(value, str) or value.strip().lstrip("+-").isdigit() for value in values)
+    return numbers.astype(np.int64) if whole and written else numbers
+
+
+def _images(folder: Path) -> Loaded:
+    """Pictures in one folder per class, scaled to [0, 1], channels first."""
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ModuleNotFoundError:
+        raise ValueError(f"{folder}: reading images needs pip install pillow") from None
+    paths = sorted(path for path in folder.glob("*/*") if path.suffix.lower() in PICTURES)
+    if not paths:
+        raise ValueError(f"{folder}: there are no images; expected one folder per class with images inside")
+    pictures = []
+    for path in paths:
+        try:
+            with Image.open(path) as picture:
+                grey = picture.mode in ("1", "L", "I", "F", "I;16")
+                pictures.append(np.asarray(picture.convert("L" if grey else "RGB"), np.float32) / 255)
+        except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
+            raise ValueError(f"{path}: not an image that can be read ({str(error)[:80]})") from None
+    shapes = {picture.shape for picture in pictures}
+    if len(shapes) > 1:
+        sizes = ", ".join(" × ".join(map(str, shape)) for shape in sorted(shapes)[:4])
+        raise ValueError(f"{folder}: images differ in size or colour ({sizes}): bring them to one size first")
+    stacked = np.stack(pictures)
+    stacked = stacked[:, None] if stacked.ndim == 3 else stacked.transpose(0, 3, 1, 2)
+    return Loaded(str(folder), stacked, np.array([path.parent.name for path in paths]), target="class", images=True)
+
+
+def _dataset(source: str) -> Loaded:
+    """A data set, a pair of arrays, or a function that returns one, from code that the user named."""
+    from lapwing.network.batches import as_batches
+
+    found = attribute(source)
+    found = found() if callable(found) and not hasattr(found, "__getitem__") else found
+    if isinstance(found, tuple) and len(found) == 2:
+        import torch
+
+        found = tuple(torch.as_tensor(np.asarray(part)) for part in found)
+    pairs = list(as_batches(found))
+    inputs, targets = (np.concatenate([pair[part].numpy() for pair in pairs]) for part in (0, 1))
+    return Loaded(source, _numbers(source, inputs), _targets(source, targets))

@@ -1,0 +1,175 @@
+"""From a network and data, as named on the command line, to a posterior."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from lapwing.cli import data as reading
+from lapwing.cli import models
+from lapwing.cli.targets import Guess, guess, numbers
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from lapwing.bayes.posterior import Posterior
+
+
+@final
+@dataclass(frozen=True)
+class Request:
+    """What was asked of `lapwing fit`."""
+
+    model: str
+    data: str
+    weights: str | None = None
+    target: str | None = None
+    inputs: tuple[str, ...] | None = None
+    validation: str | None = None
+    test: str | None = None
+    ood: str | None = None
+    hold_out: float = 0.0
+    likelihood: str | None = None
+    noise_std: float | None = None
+    draws: int = 32
+    total: int | None = None
+    seed: int = 0
+    device: str = "cpu"
+    name: str | None = None
+    command: str = ""
+
+
+@final
+@dataclass
+class Clock:
+    """Seconds by phase; tells what is being done."""
+
+    tell: Callable[[str, float | None], None]  # a phase, and its share done where that is known
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[Callable[[float], None]]:
+        """Time a phase; yields a function to be told the share that is done."""
+        started = time.perf_counter()
+        self.tell(name, None)
+        try:
+            yield lambda share: self.tell(name, share)
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """A posterior with what is needed to predict and to judge it."""
+
+    posterior: Posterior
+    model: nn.Module
+    guess: Guess
+    train: reading.Loaded
+    sets: dict[str, reading.Loaded]  # "validation", "test", "ood"
+
+    def tensors(self, loaded: reading.Loaded) -> tuple[Any, Any]:
+        """Inputs and targets in the network's own precision and place."""
+        return tensors(self.model, loaded, self.guess)
+
+
+def fit(request: Request, clock: Clock) -> Fitted:
+    """Read, linearise, solve and tune."""
+    import lapwing as lw
+
+    with clock.phase("reading"):
+        model = models.network(request.model, request.weights, request.device)
+        train, sets = _read(request)
+        found = guess(train, outputs_of(model, train), request.likelihood)
+        training = tensors(model, train, found)
+        held_out = tensors(model, sets["validation"], found) if "validation" in sets else None
+    likelihood: Any
+    match found.likelihood:
+        case "categorical":
+            likelihood = lw.Categorical()
+        case "bernoulli":
+            likelihood = lw.Bernoulli()
+        case "gaussian":
+            likelihood = lw.Gaussian(request.noise_std)
+    with clock.phase("fitting"):
+        posterior = lw.fit(
+            model, training, likelihood, validation=held_out, draws=request.draws, seed=request.seed,
+            total=request.total, progress=lambda phase: clock.tell(f"fitting: {phase}" if phase else "fitting", None),
+        )  # fmt: skip
+    return Fitted(posterior, model, found, train, sets)
+
+
+def _read(request: Request) -> tuple[reading.Loaded, dict[str, reading.Loaded]]:
+    whole = reading.read(request.data, reading.Columns(request.target, request.inputs))
+    same = reading.Columns(whole.target or None, whole.columns or None)
+    named = {"validation": request.validation, "test": request.test}
+    sets = {name: reading.read(source, same) for name, source in named.items() if source is not None}
+    if request.ood is not None:
+        free = reading.Columns(whole.target or None, whole.columns or None, needs_target=False)
+        sets["ood"] = reading.read(request.ood, free)
+    for name, loaded in sets.items():
+        if loaded.inputs.shape[1:] != whole.inputs.shape[1:]:
+            shapes = f"{loaded.inputs.shape[1:]} in {loaded.source}, {whole.inputs.shape[1:]} in {whole.source}"
+            raise ValueError(f"{name} inputs have another shape than the training data: {shapes}")
+    if not request.hold_out:
+        return whole, sets
+    if not 0 < request.hold_out < 0.9:
+        raise ValueError(f"--hold-out is a share of the data between 0 and 0.9, got {request.hold_out}")
+    return _split(whole, sets, request.hold_out, request.seed)
+
+
+def _split(
+    whole: reading.Loaded, sets: dict[str, reading.Loaded], share: float, seed: int
+) -> tuple[reading.Loaded, dict[str, reading.Loaded]]:
+    """Rows taken out by chance for what was not given: validation, and test."""
+    order = np.random.default_rng(seed).permutation(len(whole.inputs))
+    absent = [name for name in ("validation", "test") if name not in sets]
+    size = int(share * len(order)) // max(len(absent), 1)
+    if size < 1 or size * len(absent) >= len(order):
+        raise ValueError(f"{whole.source}: too few rows to hold out {share:.0%} of them")
+    for place, name in enumerate(absent):
+        rows = np.sort(order[place * size : (place + 1) * size])
+        sets[name] = whole.rows(rows, f"{whole.source} ({size} rows held out)")
+    rest = np.sort(order[len(absent) * size :])
+    return whole.rows(rest, whole.source), sets
+
+
+def outputs_of(model: nn.Module, loaded: reading.Loaded) -> int:
+    """How many numbers the network returns for one input; an error where it cannot take these inputs."""
+    import torch
+
+    try:
+        with torch.no_grad():
+            found = model(_inputs(model, loaded.inputs[:2]))
+    except Exception as error:
+        shape = " × ".join(map(str, loaded.inputs.shape[1:])) or "one number"
+        first = str(error).splitlines()[0][:160] if str(error) else type(error).__name__
+        raise ValueError(f"the network cannot take inputs of {shape} from {loaded.source}: {first}") from error
+    if not isinstance(found, torch.Tensor) or len(found) != len(loaded.inputs[:2]):
+        raise ValueError("the network must return one tensor with one row for each input")
+    return found[0].numel()
+
+
+def _inputs(model: nn.Module, inputs: np.ndarray) -> Any:
+    import torch
+
+    like = next(model.parameters(), torch.zeros(1))
+    return torch.from_numpy(np.ascontiguousarray(inputs)).to(like)
+
+
+def tensors(model: nn.Module, loaded: reading.Loaded, found: Guess) -> tuple[Any, Any]:
+    """Inputs and targets as tensors of the network's own kind."""
+    import torch
+
+    inputs, targets = _inputs(model, loaded.inputs), numbers(loaded, found)
+    if targets is None:
+        return inputs, None
+    if found.likelihood == "categorical":
+        return inputs, torch.from_numpy(targets).to(inputs.device)
+    return inputs, torch.from_numpy(targets.reshape(len(targets), -1)).to(inputs)

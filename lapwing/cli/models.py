@@ -1,0 +1,126 @@
+"""Networks from code that the user names, with weights from files that are read without executing them."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def attribute(source: str) -> Any:
+    """What `package.module:name` or `file.py:name` stands for; this runs the module's code."""
+    place, separator, name = source.rpartition(":")
+    if not separator or not place or not name.isidentifier():
+        raise ValueError(f"{source!r}: expected package.module:name or file.py:name")
+    module = _file(Path(place)) if place.endswith(".py") else _module(place)
+    if not hasattr(module, name):
+        known = [word for word in vars(module) if not word.startswith("_")]
+        raise ValueError(f"{place} has no {name!r}; it has {', '.join(known[:8]) or 'nothing'}")
+    return getattr(module, name)
+
+
+def _module(name: str) -> Any:
+    before = list(sys.path)
+    sys.path.insert(0, "")
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            raise ValueError(f"there is no module {error.name!r} here; a file is named with its .py") from None
+        raise ValueError(f"{name} does not import: {error}") from error
+    except Exception as error:
+        raise ValueError(f"{name} does not import: {type(error).__name__}: {error}") from error
+    finally:
+        sys.path[:] = before
+
+
+def _file(path: Path) -> Any:
+    if not path.is_file():
+        raise ValueError(f"{path}: there is no such file")
+    spec = importlib.util.spec_from_file_location(f"lapwing_user_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise ValueError(f"{path}: not a Python file")
+    module, before = importlib.util.module_from_spec(spec), list(sys.path)
+    sys.path.insert(0, str(path.resolve().parent))
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
+        raise ValueError(f"{path}{line} does not import: {type(error).__name__}: {error}") from error
+    finally:
+        sys.path[:] = before
+    return module
+
+
+def network(source: str, weights: str | None, device: str) -> nn.Module:
+    """The network that a factory returns, with its weights loaded, in eval mode on a device."""
+    import torch
+    from torch import nn
+
+    made = attribute(source)
+    if not isinstance(made, nn.Module):
+        if not callable(made):
+            raise ValueError(f"{source} is a {type(made).__name__}: expected a function that returns a torch.nn.Module")
+        try:
+            with torch.random.fork_rng():  # a factory draws first weights: always the same, and nobody else's numbers
+                torch.manual_seed(0)
+                made = made()
+        except Exception as error:
+            raise ValueError(f"{source}() failed: {type(error).__name__}: {error}") from error
+    if not isinstance(made, nn.Module):
+        raise ValueError(f"{source}() returned a {type(made).__name__}: expected a torch.nn.Module")
+    if weights is not None:
+        load_weights(made, weights)
+    try:
+        return made.to(device).eval()
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"device {device!r} cannot be used: {str(error).splitlines()[0]}") from None
+
+
+def load_weights(model: nn.Module, source: str) -> None:
+    """Load a state dict from safetensors, or from torch's own format without unpickling anything but tensors."""
+    state = _state(Path(source))
+    try:
+        found = model.load_state_dict(state, strict=False)
+    except RuntimeError as error:
+        raise ValueError(f"{source}: {' '.join(str(error).split())[:200]}") from None
+    if found.missing_keys or found.unexpected_keys:
+        parts = [("lacks", found.missing_keys), ("has besides", found.unexpected_keys)]
+        words = " and ".join(f"{word} {', '.join(keys[:4])}" for word, keys in parts if keys)
+        raise ValueError(f"{source} does not fit this network: it {words}")
+
+
+def _state(path: Path) -> dict[str, Any]:
+    import pickle
+
+    import torch
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    if not path.is_file():
+        raise ValueError(f"{path}: there is no such file of weights")
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # on unusual pickles, which are refused anyway
+            found = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        raise ValueError(
+            f"{path} holds more than weights, which is not opened: save model.state_dict(), best as safetensors"
+        ) from None
+    except (SafetensorError, RuntimeError, EOFError, OSError, LookupError, ValueError) as error:
+        raise ValueError(f"{path}: not a file of weights ({str(error).splitlines()[0][:90]})") from None
+    for key in ("state_dict", "model_state_dict", "model"):
+        if isinstance(found, dict) and isinstance(found.get(key), dict):
+            found = found[key]
+    if not isinstance(found, dict) or not all(isinstance(value, torch.Tensor) for value in found.values()):
+        raise ValueError(f"{path}: expected a state dict, names with tensors: save model.state_dict()")
+    return found

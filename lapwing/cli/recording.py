@@ -1,0 +1,95 @@
+"""The record of a run and its folder."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import lapwing.recording as recording
+import lapwing.records as records
+from lapwing.cli import folders
+from lapwing.cli.fitting import Clock, Fitted, Request
+from lapwing.cli.targets import numbers
+
+
+def record(fitted: Fitted, request: Request, clock: Clock) -> tuple[records.Record, recording.Predicted]:
+    """Everything that is known of a run, and its predictions of test data, or else of validation or training data."""
+    posterior, found, evaluations, predictions = fitted.posterior, fitted.guess, [], []
+    sets: dict[str, Any] = {name: fitted.sets[name] for name in ("test", "ood") if name in fitted.sets}
+    if "test" not in sets and "validation" in fitted.sets:
+        sets = {"validation data, used for tuning too": fitted.sets["validation"], **sets}
+    for name, loaded in sets.items():
+        with clock.phase("predicting") as tell:
+            inputs, _ = fitted.tensors(dataclasses.replace(loaded, targets=None))
+            targets = None if name == "ood" else numbers(loaded, found)
+            title = Path(loaded.source).name if name == "ood" else name
+            predictions.append(recording.predict(posterior, inputs, tell))
+            cooled = recording.temperature(posterior)
+            evaluations.append(recording.of_predictions(title, predictions[-1], targets, loaded.inputs, cooled))
+    with clock.phase("explaining"):
+        probes, _ = fitted.tensors(dataclasses.replace(fitted.train, targets=None))
+        whole = recording.record(
+            request.name or Path(request.data).stem, posterior, evaluations, inputs=probes,
+            targets=numbers(fitted.train, found), command=request.command, device=request.device, data=_data(fitted),
+            network=_network(fitted, request), choices=_choices(fitted, request),
+        )  # fmt: skip
+    if not predictions:
+        with clock.phase("predicting") as tell:
+            predictions.append(recording.predict(posterior, probes, tell))
+    return dataclasses.replace(whole, seconds=dict(clock.seconds)), predictions[0]
+
+
+def _data(fitted: Fitted) -> records.Data:
+    train, sizes = fitted.train, {"train": len(fitted.train.inputs)}
+    sizes |= {name: len(loaded.inputs) for name, loaded in fitted.sets.items()}
+    shape = " × ".join(map(str, train.inputs.shape[1:])) or "1"
+    mark = records.fingerprint(train.inputs, *([] if train.targets is None else [train.targets]))
+    return records.Data(train.source, mark, sizes, f"{shape} numbers", train.target, classes=fitted.guess.classes)
+
+
+def _network(fitted: Fitted, request: Request) -> records.Network:
+    state = fitted.model.state_dict()
+    mark = records.fingerprint(*(value.detach().cpu().numpy() for value in state.values()))
+    total = sum(weight.numel() for weight in fitted.model.parameters())
+    return records.Network(request.model, total, len(fitted.posterior.mean), mark)
+
+
+def _choices(fitted: Fitted, request: Request) -> tuple[records.Choice, ...]:
+    posterior, found, d = fitted.posterior, fitted.guess, fitted.posterior.diagnostics
+    held_out = len(fitted.sets["validation"].inputs) if "validation" in fitted.sets else 0
+    how = str(d.get("tuned_by", ""))
+    why = f"best on {held_out:,} held-out points" if held_out else "no validation data were given"
+    choices = [
+        records.Choice("likelihood", found.likelihood, found.why),
+        records.Choice("prior", "g-prior, one precision", "the default: it does not depend on the scale of a layer"),
+        records.Choice("precision", f"by {how}", why),
+        records.Choice("method", str(d.get("method", "")), str(d.get("why", ""))),
+    ]
+    if fitted.train.columns:
+        asked = "as asked" if request.target else "the last column"
+        choices.insert(1, records.Choice("target", f"column {fitted.train.target!r}", asked))
+    if found.task == "classification":
+        choices.append(records.Choice("link", str(posterior.link), "the one that the precision was tuned with"))
+    elif request.noise_std is None:
+        choices.append(records.Choice("noise", "tuned with the precision", "none was given"))
+    return tuple(choices)
+
+
+def save(fitted: Fitted, record: records.Record, request: Request, folder: Path) -> None:
+    """Write everything a later command needs; the record last, so that a folder with one is whole."""
+    from safetensors.torch import save as serialise
+
+    state = {name: value.detach().cpu().clone().contiguous() for name, value in fitted.model.state_dict().items()}
+    records.write_atomically(folder / "weights.safetensors", serialise(state))
+    fitted.posterior.save(folder / "posterior.safetensors")
+    place, _, name = request.model.rpartition(":")
+    spec = f"{Path(place).resolve()}:{name}" if place.endswith(".py") else request.model
+    folders.save(
+        folders.Settings(
+            spec, fitted.guess.task, fitted.guess.classes, fitted.train.columns, fitted.train.target,
+            tuple(fitted.train.inputs.shape[1:]), record.name,
+        ),
+        folder,
+    )  # fmt: skip
+    records.save(record, folder)

@@ -1,0 +1,88 @@
+"""A run from its folder: what was fitted, ready to predict and to be judged on new data."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+import lapwing.records as records
+from lapwing.cli import data as reading
+from lapwing.cli import folders, models
+from lapwing.cli.fitting import tensors
+from lapwing.cli.targets import Guess, numbers
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from lapwing.bayes.posterior import Posterior
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A fitted network with its settings."""
+
+    folder: Path
+    settings: folders.Settings
+    model: nn.Module
+    posterior: Posterior
+
+    @staticmethod
+    def load(folder: Path, model: str | None, device: str) -> Run:
+        """Read a run; code is run only where this account made the run, or the user names it."""
+        from lapwing.network.files import load
+
+        settings, ours = folders.load(folder)
+        if model is None and not ours:
+            raise ValueError(
+                f"{folder} was not made by this account, so its network's code is not run unasked: "
+                f"if you trust it, add --model {settings.model}"
+            )
+        network = models.network(model or settings.model, str(folder / "weights.safetensors"), device)
+        return Run(folder, settings, network, load(folder / "posterior.safetensors", network))
+
+    def read(self, source: str, needs_target: bool) -> reading.Loaded:
+        """Data in the form of the training data."""
+        s = self.settings
+        loaded = reading.read(source, reading.Columns(s.target or None, s.columns or None, needs_target))
+        if loaded.inputs.shape[1:] != s.shape:
+            raise ValueError(
+                f"{source}: inputs of shape {loaded.inputs.shape[1:]}, the network was fitted with {s.shape}"
+            )
+        return loaded
+
+    @property
+    def guess(self) -> Guess:
+        """What the targets are, as it was decided at the fit."""
+        kind = self.settings.task
+        if kind == "regression":
+            return Guess("regression", "gaussian", "as at the fit")
+        binary = len(self.posterior.mean) and type(self.posterior.likelihood).__name__ == "Bernoulli"
+        return Guess("classification", "bernoulli" if binary else "categorical", "as at the fit", self.settings.classes)
+
+    def tensors(self, loaded: reading.Loaded, with_targets: bool = True) -> tuple[Any, Any]:
+        """Inputs, and targets where they are wanted."""
+        chosen = loaded if with_targets else dataclasses.replace(loaded, targets=None)
+        return tensors(self.model, chosen, self.guess)
+
+
+def evaluated(run: Run, data: str, ood: str | None, tell: Callable[[float], None]) -> records.Record:
+    """The run's record with its evaluations replaced by those on new data, scored and saved."""
+    import lapwing.recording as recording
+    import lapwing.report as report
+
+    before = records.load(run.folder)
+    sources = {Path(data).name: (run.read(data, needs_target=True), True)}
+    if ood is not None:
+        sources[f"{Path(ood).name} (foreign)"] = (run.read(ood, needs_target=False), False)
+    found = []
+    for name, (loaded, judged) in sources.items():
+        targets = numbers(loaded, run.guess) if judged else None
+        inputs, _ = run.tensors(loaded, with_targets=False)
+        found.append(recording.evaluation(name, run.posterior, inputs, targets, tell=tell))
+    record = report.scored(dataclasses.replace(before, evaluations=tuple(found)))
+    records.save(record, run.folder)
+    return record

@@ -1,0 +1,85 @@
+"""Saved posteriors and the networks they belong to."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lapwing.bayes.files import Stored, read, restore
+from lapwing.bayes.likelihoods import Gaussian
+from lapwing.bayes.linear_model import Centre, LinearModel
+from lapwing.bayes.posterior import Posterior
+from lapwing.linalg.operators import as_operator
+from lapwing.network.batches import as_batches
+from lapwing.network.linearisation import linearise
+from lapwing.network.parameters import Select, check_model, fingerprint
+
+
+def load(path: Path | str, model: nn.Module | None = None) -> Posterior:
+    """The posterior that `posterior.save(path)` wrote; `model` is the network that it was fitted for.
+
+    The network must be the same, weights and buffers to the bit. Predictions, draws and the curve are those of the
+    posterior that was saved, and `at` and `tune` work where it was exact; the training data are not in the file.
+
+    >>> import tempfile, torch
+    >>> from lapwing import Gaussian, fit
+    >>> model = torch.nn.Linear(2, 1).double().eval()
+    >>> x = torch.tensor([[0.0, 1.0], [1.0, 0.0], [2.0, 1.0]]).double()
+    >>> posterior = fit(model, (x, model(x).detach() + 0.1), Gaussian(0.1))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     again = load(posterior.save(f"{folder}/posterior.safetensors"), model)
+    >>> torch.equal(again.predict(x).std, posterior.predict(x).std)
+    True
+    """
+    stored = read(path)
+    network = stored.plain.get("network")
+    if network is None:
+        if model is not None:
+            raise ValueError(f"{path}: saved from a linear model, so there is no network to give")
+        return restore(stored, as_operator, None)
+    if model is None:
+        raise ValueError(f"{path}: saved from a network: pass that network too, load(path, model)")
+    check_model(model)
+    if fingerprint(model) != network.get("fingerprint"):
+        raise ValueError(f"{path}: saved from another network, or from this one with other weights or buffers")
+    return restore(stored, *_linearised(stored, copy.deepcopy(model), tuple(network.get("names", ()))))
+
+
+def _linearised(stored: Stored, model: nn.Module, names: tuple[str, ...]) -> tuple[Callable[[Any], Any], Centre]:
+    """The feature map of a network, linearised when the first inputs show what it takes."""
+    mask = stored.tensors.get("mask")
+    select: Select = _whole_mask(model, names, mask) if mask is not None else lambda name: name in names
+    found: list[LinearModel] = []
+
+    def linear(inputs: Any) -> LinearModel:
+        if not found:
+            first = inputs[:1] if isinstance(inputs, Tensor) else next(iter(as_batches(inputs)))[0][:1]
+            with torch.no_grad():
+                outputs = model(first)
+            found.append(linearise(model, (first, torch.zeros_like(outputs)), Gaussian(1.0), select=select))
+        return found[0]
+
+    def outputs_at(inputs: Any) -> Tensor:
+        centre = linear(inputs).centre
+        assert centre is not None
+        return centre.outputs_at(inputs)
+
+    centre = Centre(outputs_at, stored.tensor("weights"), names, mask, lambda: fingerprint(model))
+    return (lambda inputs: linear(inputs).features_at(inputs)), centre
+
+
+def _whole_mask(model: nn.Module, names: tuple[str, ...], mask: Tensor) -> Tensor:
+    """A mask over every weight that requires gradients, from one over the named tensors."""
+    parts, start = [], 0
+    for name, weight in model.named_parameters():
+        if name in names:
+            parts.append(mask[start : start + weight.numel()])
+            start += weight.numel()
+        elif weight.requires_grad:
+            parts.append(torch.zeros(weight.numel(), dtype=torch.bool))
+    return torch.cat(parts)

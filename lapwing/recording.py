@@ -1,0 +1,244 @@
+"""From a posterior to its record: how it was found, what it says on test data beside the network alone, what matters.
+
+test = recording.evaluation("test", posterior, x, y)
+report.write("page.html", [recording.record("digits", posterior, [test], inputs=x)])
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, final
+
+import numpy as np
+
+import lapwing.records as records
+from lapwing.bayes.likelihoods import Bernoulli
+from lapwing.bayes.posterior import Posterior
+
+BATCH = 256  # inputs predicted at once
+PROBES = 24  # inputs over which layers' shares of the variance are averaged
+LAYERS = 40  # more are not told apart
+
+
+def record(
+    name: str, posterior: Posterior, evaluations: Sequence[records.Evaluation] = (), *, inputs: Any = None,
+    targets: Any = None, **known: Any,
+) -> records.Record:  # fmt: skip
+    """The record of a posterior; `known` are further fields of a Record, such as data, network and seconds.
+
+    `inputs` (some are enough) serve to find every layer's share of the variance, training `targets` to say what the
+    posterior without each of them predicts; without either that part is left out.
+
+    >>> import torch
+    >>> from lapwing import Gaussian, fit
+    >>> model, x = torch.nn.Linear(2, 1).double().eval(), torch.tensor([[0.0, 1.0], [1.0, 0.0], [2.0, 1.0]]).double()
+    >>> posterior = fit(model, (x, model(x).detach() + 0.1), Gaussian(0.1))
+    >>> found = record("line", posterior, [evaluation("test", posterior, x, x[:, :1])], inputs=x)
+    >>> found.task, found.solve.method, [layer.name for layer in found.layers]
+    ('regression', 'exact, primal', ['weight', 'bias'])
+    """
+    defaults: dict[str, Any] = {
+        "seed": posterior.seed, "solve": solve(posterior), "curve": curve(posterior), "peak_bytes": peak_bytes(),
+        "layers": () if inputs is None else layers(posterior, inputs),
+        "influence": None if targets is None else influence(posterior, targets),
+        "network": records.Network("", len(posterior.mean), len(posterior.mean)),
+    }  # fmt: skip
+    return records.Record(name, task(posterior), tuple(evaluations), **(defaults | known))
+
+
+def task(posterior: Posterior) -> Literal["classification", "regression"]:
+    """What a posterior predicts: classes, or numbers."""
+    return "regression" if posterior.tangent is None else "classification"
+
+
+def evaluation(
+    name: str, posterior: Posterior, inputs: Any, targets: Any = None, *, tell: Callable[[float], None] | None = None
+) -> records.Evaluation:
+    """Predictions of a posterior, of its network alone and, where held-out data were given, by temperature scaling.
+
+    Without targets the inputs are foreign ones. `tell` hears the share of the inputs that is done.
+    """
+    wanted = None if targets is None else np.asarray(targets)
+    return of_predictions(
+        name, predict(posterior, inputs, tell), wanted, np.asarray(inputs.cpu()), temperature(posterior)
+    )
+
+
+def of_predictions(
+    name: str, found: Predicted, targets: np.ndarray | None, inputs: np.ndarray, cooled: float | None
+) -> records.Evaluation:
+    """The evaluation of predictions that are there; pictures are kept where inputs are such."""
+    images = inputs if _are_pictures(inputs) else None
+    if found.probs is not None and found.plain is not None and found.logits is not None:
+        methods = {records.OURS: found.probs, "MAP": found.plain}
+        if cooled is not None:
+            methods["temperature scaling"] = softened(found.logits, cooled)
+        labels = None if targets is None else targets.reshape(-1).astype(np.int64)
+        return records.classification(name, labels, methods, scores={records.OURS: found.scores}, images=images)
+    flat = inputs.reshape(len(inputs), -1)
+    return records.regression(
+        name, targets, {records.OURS: (found.mean, found.std), "MAP": (found.mean, found.noise_std)},
+        epistemic_std={records.OURS: found.epistemic_std}, scores={records.OURS: found.scores},
+        inputs=flat[:, 0] if flat.shape[1] == 1 else None, images=images,
+    )  # fmt: skip
+
+
+def _are_pictures(inputs: np.ndarray) -> bool:
+    shape = inputs.shape[1:]
+    return (len(shape) == 3 and shape[0] in (1, 3) and min(shape[1:]) >= 4) or (len(shape) == 2 and min(shape) >= 4)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Predicted:
+    """Predictions as arrays: ours, and the network's own."""
+
+    probs: np.ndarray | None = None  # (n, classes)
+    plain: np.ndarray | None = None  # (n, classes), of the network alone
+    logits: np.ndarray | None = None  # (n, outputs)
+    mean: np.ndarray | None = None  # (n, outputs)
+    std: np.ndarray | None = None
+    epistemic_std: np.ndarray | None = None
+    noise_std: np.ndarray | None = None
+    scores: dict[str, np.ndarray] = field(default_factory=dict)
+
+
+def predict(posterior: Posterior, inputs: Any, tell: Callable[[float], None] | None = None) -> Predicted:
+    """Predict in batches, telling the share done."""
+    parts: list[Predicted] = []
+    for start in range(0, len(inputs), BATCH):
+        parts.append(_batch(posterior, inputs[start : start + BATCH]))
+        if tell is not None:
+            tell(min(1.0, (start + BATCH) / len(inputs)))
+    names = [item.name for item in dataclasses.fields(Predicted) if item.name != "scores"]
+    joined: dict[str, Any] = {
+        name: np.concatenate([getattr(part, name) for part in parts])
+        for name in names
+        if getattr(parts[0], name) is not None
+    }
+    scores = {key: np.concatenate([part.scores[key] for part in parts]) for key in parts[0].scores}
+    return Predicted(**joined, scores=scores)
+
+
+def _batch(posterior: Posterior, inputs: Any) -> Predicted:
+    found = posterior.predict(inputs)
+
+    def flat(values: Any) -> np.ndarray:
+        return np.asarray(values.detach().cpu().double().reshape(len(inputs), -1))
+
+    scores = {"novelty": flat(found.novelty).mean(1)}
+    if posterior.tangent is None:
+        return Predicted(
+            mean=flat(found.mean), std=flat(found.std), epistemic_std=flat(found.epistemic_variance.sqrt()),
+            noise_std=flat(found.aleatoric_variance.sqrt()), scores=scores,
+        )  # fmt: skip
+    logits, probs = flat(found.mean), flat(found.probs)
+    if isinstance(posterior.likelihood, Bernoulli) and probs.shape[1] > 1:
+        raise ValueError(f"a record holds one label per input, and this posterior predicts {probs.shape[1]}")
+    scores["mutual information"] = flat(found.mutual_information).mean(1)
+    return Predicted(probs=_two(probs), plain=softened(logits, 1.0), logits=logits, scores=scores)
+
+
+def _two(probs: np.ndarray) -> np.ndarray:
+    """Probabilities of both classes where only that of the second is known."""
+    return np.concatenate([1 - probs, probs], axis=1) if probs.shape[1] == 1 else probs / probs.sum(1, keepdims=True)
+
+
+def softened(logits: np.ndarray, temperature: float) -> np.ndarray:
+    """Class probabilities of logits divided by a temperature: (n, classes)."""
+    scaled = logits / temperature
+    if scaled.shape[1] == 1:
+        scaled = np.concatenate([np.zeros_like(scaled), scaled], axis=1)
+    powers = np.exp(scaled - scaled.max(1, keepdims=True))
+    return np.asarray(powers / powers.sum(1, keepdims=True))
+
+
+def temperature(posterior: Posterior) -> float | None:
+    """The temperature that scaling on the same held-out data found, where there were any."""
+    found = posterior.diagnostics.get("temperature_scaling")
+    return float(found["temperature"]) if isinstance(found, dict) and "temperature" in found else None
+
+
+def solve(posterior: Posterior) -> records.Solve:
+    """How a posterior was found, from its diagnostics."""
+    d, prior, noise = posterior.diagnostics, posterior.prior, getattr(posterior.likelihood, "noise_std", None)
+    names = prior.names if len(prior.names) > 1 else ("all weights",)
+    bound, evidence = d.get("error_bound"), posterior.log_evidence
+    parts = {name: float(value) for name, value in dataclasses.asdict(posterior.evidence_parts).items()}
+    return records.Solve(
+        method=str(d.get("method", "")), why=str(d.get("why", "")), tuned_by=str(d.get("tuned_by", "")),
+        converged=bool(d.get("converged", True)), limited_by=str(d.get("limited_by") or ""),
+        data_passes=d.get("data_passes"), error_bound=None if bound is None else float(bound),
+        draws=posterior.deviations.shape[1], residuals=np.asarray(d.get("residuals", []), float),
+        precision={name: float(value) for name, value in zip(names, prior.precision, strict=True)},
+        noise_std=() if noise is None else tuple(float(value) for value in noise.reshape(-1)),
+        temperature=temperature(posterior), log_evidence=_measured(evidence),
+        evidence_parts={name: value for name, value in parts.items() if value},
+        effective_dimension=_measured(posterior.effective_dimension),
+    )  # fmt: skip
+
+
+def _measured(estimate: Any) -> records.Measured:
+    return records.Measured(float(estimate.value), float(estimate.standard_error))
+
+
+def curve(posterior: Posterior) -> records.Curve | None:
+    """Evidence and held-out density over the precision, where the method knows more than one."""
+    try:
+        found = posterior.curve
+    except ValueError:
+        return None
+    held_out = None if found.held_out is None else np.asarray(found.held_out)
+    evidence = None if found.log_evidence is None else np.asarray(found.log_evidence)
+    return records.Curve(np.asarray(found.precision), float(found.best_precision), evidence, held_out)
+
+
+def layers(posterior: Posterior, inputs: Any) -> tuple[records.Layer, ...]:
+    """Each layer's share of the outputs' variance: Var(J_l z_l) of its own weights z_l, over the sum for all layers.
+
+    What layers have in common is left out: near training data they make up for each other.
+    """
+    features = posterior.features_at(inputs[:PROBES])
+    layout = getattr(getattr(features, "network", None), "layout", None)
+    draws = posterior.deviations[:, :16]
+    if layout is None or not draws.shape[1]:
+        return ()
+    groups = layout.layers()
+    if len(groups) > LAYERS:
+        return ()
+    own = []
+    for indices in groups.values():
+        part = draws.new_zeros(draws.shape)
+        part[indices] = draws[indices]
+        own.append(float((features @ part.to(features.like)).square().mean()))
+    total = sum(own) or 1.0
+    return tuple(
+        records.Layer(name, len(indices), variance / total)
+        for (name, indices), variance in zip(groups.items(), own, strict=True)
+    )
+
+
+def influence(posterior: Posterior, targets: Any) -> records.Influence | None:
+    """Leverages and leave-one-out densities of the training data, where the posterior can tell."""
+    try:
+        found = posterior.leave_one_out()
+    except ValueError:  # not in closed form, or not for this likelihood
+        return None
+    wanted = np.asarray(targets, float).reshape(len(found.leverage), -1)
+    residual = np.asarray(found.residual).reshape(wanted.shape)
+    return records.Influence(
+        np.asarray(found.leverage), np.asarray(found.log_density), wanted[:, 0], (wanted - residual)[:, 0]
+    )
+
+
+def peak_bytes() -> int | None:
+    """The most memory this process has held, where the system tells."""
+    try:
+        import resource
+    except ModuleNotFoundError:  # not on Windows
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return int(peak if sys.platform == "darwin" else peak * 1024)

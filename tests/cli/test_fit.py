@@ -1,0 +1,151 @@
+"""`lapwing fit` and what it leaves behind."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import lapwing as lw
+from lapwing import records
+from lapwing.cli import data, targets
+from lapwing.cli.models import network
+
+
+@pytest.fixture
+def run(lapwing, tmp_path):
+    out = tmp_path / "run"
+    arguments = (
+        "fit",
+        "model.py:regression",
+        "train.csv",
+        "--weights",
+        "regression.pt",
+        "--validation",
+        "validation.csv",
+        "--test",
+        "test.csv",
+        "--ood",
+        "far.csv",
+        "--out",
+        out,
+    )
+    return out, lapwing(*arguments)
+
+
+def test_fit_writes_a_record_a_page_and_predictions(run):
+    out, result = run
+    assert result.exit_code == 0
+    assert "gaussian (targets are numbers, 1 for each input)" in result.stdout
+    assert "column 'height' (the last column)" in result.stdout
+    record = records.load(out)
+    assert record.status == "finished"
+    assert record.data.sizes == {"train": 150, "validation": 70, "test": 80, "ood": 40}
+    assert [one.name for one in record.evaluations] == ["test", "far.csv"]
+    assert record.evaluations[0].method("lapwing").metrics["RMSE"].value < 0.5
+    assert sum(layer.share for layer in record.layers) == pytest.approx(1, abs=1e-5)
+    assert [layer.name for layer in record.layers] == ["0", "2"]
+    assert record.influence.leverage.sum() == pytest.approx(record.solve.effective_dimension.value, rel=1e-4)
+    assert (out / "report.html").read_text().startswith("<!doctype html>")
+
+
+def test_fit_says_what_the_library_says(run, stranger):
+    out, _ = run
+    table = list(csv.DictReader((out / "predictions.csv").read_text().splitlines()))
+    train, held_out, test = (data.read(str(stranger / f"{name}.csv")) for name in ("train", "validation", "test"))
+    model = network(str(stranger / "model.py:regression"), str(stranger / "regression.pt"), "cpu")
+    pair = lambda part: (torch.from_numpy(part.inputs), torch.from_numpy(part.targets).float()[:, None])  # noqa: E731
+    posterior = lw.fit(model, pair(train), lw.Gaussian(), validation=pair(held_out))
+    expected = posterior.predict(torch.from_numpy(test.inputs))
+    assert np.allclose([float(row["std"]) for row in table], expected.std[:, 0], rtol=1e-5)
+    low, high = expected.interval(0.9)
+    assert np.allclose([float(row["lower_90"]) for row in table], low[:, 0], atol=1e-5)
+    assert np.allclose([float(row["upper_90"]) for row in table], high[:, 0], atol=1e-5)
+
+
+def test_json_is_all_that_is_printed(lapwing, tmp_path):
+    result = lapwing(
+        "fit",
+        "model.py:regression",
+        "train.csv",
+        "--weights",
+        "regression.pt",
+        "--hold-out",
+        0.3,
+        "--out",
+        tmp_path / "r",
+        "--json",
+    )
+    found = json.loads(result.stdout)
+    assert found["task"] == "regression"
+    assert found["metrics"]["test"]["lapwing"]["NLL"]["value"] < 1
+    assert found["page"].endswith("report.html")
+    assert records.load(tmp_path / "r").data.sizes == {"train": 106, "validation": 22, "test": 22}
+
+
+def test_the_same_seed_gives_the_same_run(lapwing, tmp_path):
+    for name in ("one", "two"):
+        lapwing(
+            "fit",
+            "model.py:regression",
+            "train.csv",
+            "--weights",
+            "regression.pt",
+            "--hold-out",
+            0.3,
+            "--seed",
+            5,
+            "--out",
+            tmp_path / name,
+        )
+    one, two = (records.load(tmp_path / name) for name in ("one", "two"))
+    assert np.array_equal(one.evaluations[0].predictions[0].std, two.evaluations[0].predictions[0].std)
+    assert one.data.fingerprint == two.data.fingerprint
+
+
+def loaded(values, **options):
+    return data.Loaded("x.csv", np.zeros((len(values), 2), np.float32), np.asarray(values), **options)
+
+
+@pytest.mark.parametrize(
+    ("values", "outputs", "likelihood", "classes"),
+    [
+        ([0, 1, 2, 1], 3, "categorical", ("0", "1", "2")),
+        ([0, 1, 1, 0], 1, "bernoulli", ("0", "1")),
+        ([0, 1, 1, 0], 2, "categorical", ("0", "1")),
+        (["no", "yes", "no", "no"], 1, "bernoulli", ("no", "yes")),
+        (["b", "a", "c", "a"], 3, "categorical", ("a", "b", "c")),
+        ([0.5, 1.0, 2.0, 2.5], 1, "gaussian", ()),
+        ([3, 7, 12, 5], 1, "gaussian", ()),
+        (np.ones((4, 2)), 2, "gaussian", ()),
+    ],
+)
+def test_the_likelihood_is_guessed_from_targets_and_outputs(values, outputs, likelihood, classes):
+    found = targets.guess(loaded(values), outputs)
+    assert (found.likelihood, found.classes) == (likelihood, classes)
+    assert found.why
+
+
+@pytest.mark.parametrize(
+    ("values", "outputs", "asked", "message"),
+    [
+        ([0, 1, 5], 3, None, "run from 0 to 5, the network has 3 outputs"),
+        (["a", "b", "c"], 2, None, "3 different names of classes, but the network has 2 outputs"),
+        ([0.5, 1.0], 3, None, r"1 number\(s\) per target, but the network has 3 outputs"),
+        ([0.5, 1.0], 3, "categorical", "whole numbers or names"),
+        ([0, 1], 1, "categorical", "one output for each"),
+        ([0, 2], 1, "bernoulli", "0 or 1"),
+        (["a", "b"], 1, "gaussian", "not numbers"),
+        ([0, 1], 2, "poisson", "unknown likelihood 'poisson'"),
+    ],
+)
+def test_targets_that_do_not_fit_are_refused(values, outputs, asked, message):
+    with pytest.raises(ValueError, match=message):
+        targets.guess(loaded(values), outputs, asked)
+
+
+def test_doctor_tests_itself(lapwing):
+    result = lapwing("doctor", "--json")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["self-test"].startswith("passed")

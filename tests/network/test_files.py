@@ -1,0 +1,208 @@
+"""A loaded posterior is the one that was saved; nothing else is loaded."""
+
+import json
+import struct
+
+import pytest
+import torch
+from torch import nn
+
+import lapwing as lw
+from lapwing.network.files import load
+
+
+def network(outputs):
+    """With a buffer that outputs depend on."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, outputs)).double()
+        model[1].running_mean.normal_()
+    return model.eval()
+
+
+def problem(kind):
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(60, 4, generator=generator, dtype=torch.float64)
+    noise = torch.randn(60, 2, generator=generator, dtype=torch.float64)
+    y = {
+        "numbers": torch.stack([x[:, 0].sin(), x[:, 1]], 1) + 0.3 * noise,
+        "classes": (x[:, 0] + noise[:, 0] > 0).long() + (x[:, 1] > 0).long(),
+        "labels": (x[:, :2] + noise > 0).double(),
+    }[kind]
+    likelihood = {"numbers": lw.Gaussian(), "classes": lw.Categorical(), "labels": lw.Bernoulli()}[kind]
+    model = network({"numbers": 2, "classes": 3, "labels": 2}[kind])
+    return model, (x[:40], y[:40]), (x[40:], y[40:]), likelihood
+
+
+def same(one, other, x):
+    first, second = one.predict(x), other.predict(x)
+    names = ["mean", "epistemic_variance", "prior_variance", "draws", *(["probs"] if first.labels else ["std"])]
+    return all(torch.equal(getattr(first, name), getattr(second, name)) for name in names)
+
+
+@pytest.mark.parametrize("part", ["all", "last layer", "two groups"])
+@pytest.mark.parametrize("kind", ["numbers", "classes", "labels"])
+def test_what_is_loaded_is_what_was_saved(tmp_path, kind, part):
+    model, train, held_out, likelihood = problem(kind)
+    size = sum(weight.numel() for weight in model.parameters())
+    prior = lw.PerGroup({"a": slice(0, 20), "b": slice(20, size)}, 2.0) if part == "two groups" else lw.GPrior(3.0)
+    select = (lambda name: name.startswith("3")) if part == "last layer" else None
+    posterior = lw.fit(model, train, likelihood, prior=prior, select=select)
+    again = load(posterior.save(tmp_path / "posterior.safetensors"), model)
+    assert same(posterior, again, held_out[0])
+    assert repr(posterior) == repr(again)
+    assert posterior.evidence_parts == again.evidence_parts
+    assert torch.equal(posterior.functions(held_out[0]), again.functions(held_out[0]))
+    moved, moved_again = posterior.at(precision=0.5), again.at(precision=0.5)
+    assert torch.allclose(
+        moved.predict(held_out[0]).epistemic_variance, moved_again.predict(held_out[0]).epistemic_variance, rtol=1e-9
+    )
+    assert moved.log_evidence.value == pytest.approx(moved_again.log_evidence.value, rel=1e-9)
+    assert torch.allclose(moved.mean, moved_again.mean, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["numbers", "classes"])
+def test_a_loaded_posterior_can_be_tuned_without_the_training_data(tmp_path, kind):
+    model, train, held_out, likelihood = problem(kind)
+    posterior = lw.fit(model, train, likelihood, prior=lw.GPrior(3.0))
+    again = load(posterior.save(tmp_path / "p"), model)
+    one, other = posterior.tune(held_out), again.tune(held_out)
+    assert float(one.prior.precision) == pytest.approx(float(other.prior.precision), rel=1e-9)
+    assert torch.allclose(
+        one.predict(held_out[0]).epistemic_variance, other.predict(held_out[0]).epistemic_variance, rtol=1e-8
+    )
+    third = load(one.save(tmp_path / "q"), model)
+    assert torch.equal(one.curve.held_out, third.curve.held_out)
+    assert third.diagnostics["tuned_by"] == "held-out density"
+    assert same(one, third, held_out[0])
+
+
+@pytest.mark.parametrize("method", [lw.Krylov(), lw.CG()], ids=["krylov", "cg"])
+def test_draws_alone_still_predict(tmp_path, method):
+    model, train, held_out, likelihood = problem("numbers")
+    posterior = lw.fit(model, train, likelihood, method=method)
+    again = load(posterior.save(tmp_path / "p"), model)
+    assert same(posterior, again, held_out[0])
+    with pytest.raises(ValueError, match="fit it again"):
+        again.at(precision=2.0)
+    with pytest.raises(ValueError, match="bounds"):
+        again.predict(held_out[0], bounds=True)
+    with pytest.raises(ValueError, match="training data"):
+        again.verify(held_out[0])
+
+
+def test_class_labels_by_draws_alone_still_predict(tmp_path):
+    model, train, held_out, likelihood = problem("classes")
+    posterior = lw.fit(model, train, likelihood, method=lw.Krylov(), prior=lw.GPrior(3.0))
+    again = load(posterior.save(tmp_path / "p"), model)
+    assert same(posterior, again, held_out[0])
+    with pytest.raises(ValueError, match="fit it again"):
+        again.at(precision=2.0)
+
+
+def test_a_mask_is_kept(tmp_path):
+    model, train, held_out, likelihood = problem("numbers")
+    model[0].bias.requires_grad_(False)
+    size = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
+    mask = torch.arange(size) % 3 != 0
+    posterior = lw.fit(model, train, likelihood, select=mask)
+    again = load(posterior.save(tmp_path / "p"), model)
+    assert same(posterior, again, held_out[0])
+
+
+def test_a_linear_model_needs_no_network(tmp_path):
+    x = torch.randn(30, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    posterior = lw.infer(lw.LinearModel(x, x.sum(1), lw.Gaussian(0.1)))
+    again = load(posterior.save(tmp_path / "p"))
+    assert torch.equal(again.predict(x).std, posterior.predict(x).std)
+    with pytest.raises(ValueError, match="no network to give"):
+        load(tmp_path / "p", network(2))
+
+
+def test_other_networks_are_refused(tmp_path):
+    model, train, _, likelihood = problem("numbers")
+    path = lw.fit(model, train, likelihood).save(tmp_path / "p")
+    with pytest.raises(ValueError, match="pass that network too"):
+        load(path)
+    for change in (lambda other: other[3].weight.data.add_(1e-12), lambda other: other[1].running_var.add_(1e-12)):
+        other = network(2)
+        change(other)
+        with pytest.raises(ValueError, match="another network"):
+            load(path, other)
+    with pytest.raises(ValueError, match="another network"):
+        load(path, network(3))
+
+
+def test_training_on_does_not_change_a_loaded_posterior(tmp_path):
+    model, train, held_out, likelihood = problem("numbers")
+    again = load(lw.fit(model, train, likelihood).save(tmp_path / "p"), model)
+    model[0].weight.data.zero_()
+    assert float(again.predict(held_out[0]).mean.std()) > 0.01
+    assert not torch.equal(again.predict(held_out[0]).mean, model(held_out[0]))
+
+
+def test_damaged_files_are_refused(tmp_path):
+    model, train, _, likelihood = problem("classes")
+    path = lw.fit(model, train, likelihood, prior=lw.GPrior(1.0)).save(tmp_path / "p")
+    whole = path.read_bytes()
+    for size in (0, 7, 100, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        with pytest.raises(ValueError, match="damaged"):
+            load(path, model)
+    path.write_bytes(b"\x80\x04K\x01.")
+    with pytest.raises(ValueError, match="damaged"):
+        load(path, model)
+    with pytest.raises(ValueError, match="no saved posterior here"):
+        load(tmp_path / "none", model)
+
+
+def rewritten(path, change):
+    """The file with its header's JSON changed."""
+    content = path.read_bytes()
+    (size,) = struct.unpack("<Q", content[:8])
+    header = json.loads(content[8 : 8 + size])
+    plain = json.loads(header["__metadata__"]["lapwing"])
+    change(plain)
+    header["__metadata__"]["lapwing"] = json.dumps(plain)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(struct.pack("<Q", len(text)) + text + content[8 + size :])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda plain: plain.update(format=9), "format 9"),
+        (lambda plain: plain.pop("format"), "format None"),
+        (lambda plain: plain.pop("seed"), "lacks 'seed'"),
+        (lambda plain: plain.update(evidence_parts={"wrong": 1}), "does not hold what it should"),
+        (lambda plain: plain["statistics"].append({}), "lacks the tensor"),
+        (lambda plain: plain.update(likelihood={"name": "Cauchy"}), "unknown likelihood 'Cauchy'"),
+    ],
+)
+def test_files_that_do_not_fit_are_refused(tmp_path, change, message):
+    model, train, _, likelihood = problem("classes")
+    path = lw.fit(model, train, likelihood, prior=lw.GPrior(1.0)).save(tmp_path / "p")
+    rewritten(path, change)
+    with pytest.raises(ValueError, match=message):
+        load(path, model)
+
+
+def test_other_files_of_tensors_are_refused(tmp_path):
+    from safetensors.torch import save_file
+
+    save_file({"a": torch.zeros(2)}, tmp_path / "p")
+    with pytest.raises(ValueError, match="not a saved posterior"):
+        load(tmp_path / "p", network(2))
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
+    model, train, held_out, likelihood = problem("numbers")
+    posterior = lw.fit(model, train, likelihood)
+    path = posterior.save(tmp_path / "p")
+    monkeypatch.setattr("os.fsync", lambda _: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        posterior.at(precision=9.0).save(path)
+    monkeypatch.undo()
+    assert same(load(path, model), posterior, held_out[0])
+    assert [found.name for found in tmp_path.iterdir()] == ["p"]
