@@ -75,7 +75,7 @@ def decompose(operator: LinearOperator, side: Side | None = None) -> Spectrum:
     n, d = operator.shape
     side = side or ("primal" if d <= n else "dual")
     check_memory(
-        needed_bytes(operator.shape, side),
+        needed_bytes(operator.shape, side, operator.like.element_size()),
         f"an exact posterior with {n:,} observations and {d:,} weights",
         advice,
     )
@@ -85,12 +85,15 @@ def decompose(operator: LinearOperator, side: Side | None = None) -> Spectrum:
 advice = "use fewer columns (or rows), or select a part of the weights"
 
 
-def needed_bytes(shape: tuple[int, int], side: Side) -> float:
-    """Peak memory of `decompose`, the operator itself not counted."""
+def needed_bytes(shape: tuple[int, int], side: Side, item: int = 8) -> float:
+    """Peak memory of `decompose` for an operator with numbers of `item` bytes, the operator itself not counted.
+
+    A Gram matrix, its eigenvectors and the workspace of their computation are together about 4.5 matrices.
+    """
     n, d = shape
-    rank = min(n, d)
-    dual = 3 * n * n + (d * n if _is_stored(d, n) else 0)
-    return 8.0 * {"primal": 3 * d * d, "dual": dual, "svd": 2 * n * d + 2 * rank * (n + d)}[side]
+    rank, coarse = min(n, d), item / 8 if item < 8 else 0.0  # products in single precision, then the vectors in double
+    dual = 4.5 * n * n + ((1 + coarse) * d * n if _is_stored(d, n) else 0)
+    return 8.0 * {"primal": 4.5 * d * d, "dual": dual, "svd": 2 * n * d + 2 * rank * (n + d)}[side]
 
 
 def _is_stored(d: int, rank: int) -> bool:
