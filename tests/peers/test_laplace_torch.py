@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.peers,
     pytest.mark.skipif(not PYTHON.exists(), reason="no environment in benchmarks/peers, none in LAPWING_PEERS_PYTHON"),
 ]
-CLOSE = {"rtol": 1e-4, "atol": 1e-8}
+CLOSE = {"rtol": 1e-8, "atol": 1e-11}
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +97,6 @@ def test_evidence_and_variance_are_those_of_laplace_torch(theirs, name, kind, su
     prior = len(weights) * math.log(PRECISION) - PRECISION * float(weights.square().sum())
     evidence = log_likelihood(kind, model(inputs).detach(), targets) + 0.5 * (prior - float(log_det))
     expected = theirs[f"{name} {kind} laplace"][f"{subset} {structure}"]
-    assert evidence == pytest.approx(float(expected["evidence"]), rel=1e-4)
+    assert evidence == pytest.approx(float(expected["evidence"]), rel=1e-8)
     torch.testing.assert_close(model(new).detach(), expected["mean"], **CLOSE)
     torch.testing.assert_close(variance, expected["variance"].diagonal(dim1=1, dim2=2), **CLOSE)
