@@ -7,9 +7,10 @@ that it has not seen, and compared with the network alone and with temperature s
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import TypeVar, final
 
 import torch
 from rich.console import Console
@@ -27,6 +28,7 @@ from lapwing.training import adam, train
 
 TRAINED, HELD_OUT, EPOCHS, TURN = 700, 300, 60, 45
 Pair = tuple[Tensor, Tensor]
+Result = TypeVar("Result")
 
 
 @final
@@ -52,19 +54,19 @@ def main(folder: Path = Path("runs/demo")) -> None:
     console.print(posterior)
     with console.status("predicting"):
         sets, predicting = timed(lambda: evaluations(posterior, data))
-    scored = records.Record("digits", "classification", tuple(sets))
     console.print(comparison(sets))
     seconds = {"train": training, "fit": fitting, "predict": predicting}
     found = recording.record("digits", posterior, sets, inputs=data.test[0], seconds=seconds)
     page = report.write(folder / "report.html", [found])
     for line in findings(sets, posterior):
         console.print(line)
-    del scored
     console.print(f"\nPage: {page}  ({time.perf_counter() - started:.0f} s in all)")
-    console.print("Next: your own network with [bold]lapwing.fit(model, data, lapwing.Categorical(), validation=…)[/bold]")
+    console.print(
+        "Next: your own network with [bold]lapwing.fit(model, data, lapwing.Categorical(), validation=…)[/bold]"
+    )
 
 
-def timed(work):  # type: ignore[no-untyped-def]
+def timed(work: Callable[[], Result]) -> tuple[Result, float]:
     """A result and the seconds it took."""
     started = time.perf_counter()
     return work(), time.perf_counter() - started
@@ -125,7 +127,9 @@ def findings(sets: list[records.Evaluation], posterior: Posterior) -> list[str]:
         against = {
             method: metrics.paired(nll[records.OURS], other) for method, other in nll.items() if method != records.OURS
         }
-        said = ", ".join(f"{gap.mean:+.3f} ± {gap.standard_error:.3f} against {method}" for method, gap in against.items())
+        said = ", ".join(
+            f"{gap.mean:+.3f} ± {gap.standard_error:.3f} against {method}" for method, gap in against.items()
+        )
         lines.append(f"{name}: NLL {metrics.nll(ours, labels):.3f}, {said}.")
     before, after = (metrics.confidence(found[records.OURS][0]) for found in (upright, turned))
     lines.append(

@@ -178,6 +178,7 @@ class Mode:
     tol: float
     steps: int
     factor: Tensor | None  # (p, p), the Cholesky factor of the Hessian here, where it was made
+    passes: float = 0.0  # products with the features and their transpose, counted in pairs
 
     @property
     def converged(self) -> bool:
@@ -214,13 +215,14 @@ def mode(
     (tensor([0.8800], dtype=torch.float64), True)
     """
     z = torch.zeros(loss.features.shape[1], dtype=torch.float64) if start is None else start
-    gap, dense = 1.0, _is_cheap(loss)
+    gap, dense, passes = 1.0, _is_cheap(loss), 0.0
     for steps in range(max_steps + 1):
         outputs = loss.outputs(z)
         log_prob, gradient = loss.log_prob(outputs), loss.gradient(z, outputs)
         factor = loss.factor(outputs) if dense else None
         if factor is None:
-            direction = _by_cg(loss, outputs, gradient, gap, preconditioner)
+            direction, used = _by_cg(loss, outputs, gradient, gap, preconditioner)
+            passes += used + 1.5  # outputs and gradient are a pair too, and the length of the step takes half of one
         else:
             direction = torch.cholesky_solve(gradient[:, None], factor)[:, 0]
         before, gap = gap, 0.5 * float(gradient @ direction)
@@ -228,7 +230,7 @@ def mode(
         if gap <= tol or (before < 4 * gap and gap <= round_off) or steps == max_steps:
             break
         z = z - _step_length(loss, z, outputs, direction, gap) * direction
-    return Mode(z, outputs, log_prob, float(gradient.norm()), gap, max(tol, round_off), steps, factor)
+    return Mode(z, outputs, log_prob, float(gradient.norm()), gap, max(tol, round_off), steps, factor, passes)
 
 
 @final
@@ -262,10 +264,13 @@ def _is_cheap(loss: Loss) -> bool:
 
 def _by_cg(
     loss: Loss, outputs: Tensor, gradient: Tensor, gap: float, preconditioner: Preconditioner | None
-) -> Tensor:  # (p,)
-    """An inexact Newton direction: its tolerance falls with the gap, so that convergence is superlinear."""
-    solver = CG(min(0.1, gap**0.5), preconditioner=preconditioner or Jacobi(loss.diagonal(outputs)))
-    return solver.solve(loss.hessian(outputs), gradient[:, None]).x[:, 0]
+) -> tuple[Tensor, float]:  # (p,)
+    """An inexact Newton direction, and the passes it took; its tolerance falls with the gap: superlinear."""
+    if preconditioner is None:
+        ones = torch.ones(loss.features.shape[1], dtype=torch.float64)
+        preconditioner = Jacobi(loss.diagonal(outputs) if loss.features.squares_are_cheap else ones)
+    found = CG(min(0.1, gap**0.5), preconditioner=preconditioner).solve(loss.hessian(outputs), gradient[:, None])
+    return found.x[:, 0], found.passes
 
 
 def _step_length(loss: Loss, z: Tensor, outputs: Tensor, direction: Tensor, gap: float) -> float:

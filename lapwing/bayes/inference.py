@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, final
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from lapwing.bayes import evidence, iterative
 from lapwing.bayes.evidence import LOWEST_RATIO, Optimum, Precisions, Problem, largest_value
 from lapwing.bayes.iterative import Sampler
-from lapwing.bayes.laplace import AtMode, Tangent, check_not_interpolating, surrogate, tangent
+from lapwing.bayes.laplace import AtMode, Known, Tangent, check_not_interpolating, surrogate, tangent
 from lapwing.bayes.likelihoods import Gaussian
 from lapwing.bayes.linear_model import Centre, LinearModel
 from lapwing.bayes.links import Link
 from lapwing.bayes.methods import CG, SGD, Exact, Krylov, Method
 from lapwing.bayes.noise import PRIOR, Noise
-from lapwing.bayes.posterior import LINK, Posterior, assemble
+from lapwing.bayes.posterior import LINK, Posterior, assemble, with_mode
 from lapwing.bayes.priors import DiagonalPrior, GPrior, Prior, resolve
 from lapwing.bayes.statistics import (
     Ritz,
@@ -40,6 +42,8 @@ from lapwing.linalg.spectral import Side
 EXACT_SIZE = 1500  # up to here the smaller side is decomposed in about a second
 EXACT_SIZE_OF_NETWORKS = 4000  # products with a Jacobian cost so much that half a minute here is soon repaid
 HELD_OUT_ROUNDS = 4
+MODE_ROUNDS = 20
+SEARCH_RTOL = 0.1  # of a Krylov space while the precision is looked for
 EPS = torch.finfo(torch.float64).eps
 
 
@@ -130,11 +134,10 @@ def _inferred(
 def _on_held_out(posterior: Posterior, validation: Any) -> Posterior:
     """Tuned on held-out data, again where the Krylov space had to grow for the precision that was found."""
     for _ in range(HELD_OUT_ROUNDS):
-        tuned = posterior.tune(validation, mode=False)
-        if tuned.statistics is posterior.statistics:
+        before, posterior = posterior, posterior.tune(validation, mode=False)
+        if posterior.statistics is before.statistics:
             break
-        posterior = tuned
-    return posterior.tune(validation)
+    return with_mode(posterior)
 
 
 def _gaussian_task(model: LinearModel, choice: Prior, noise: Noise, draws: int, report: Report) -> _Task:
@@ -197,6 +200,8 @@ def _solve(task: _Task, method: Method, why: str, *, asked: bool) -> _Solved:
         case Exact():
             return _exact(task, method, why)
         case Krylov():
+            if task.tangent is not None and task.choice.tuned and task.by_evidence:
+                return _krylov_at_mode(task, task.tangent, method, why)
             solved = _krylov(task, method, why)
             if not asked and solved.diagnostics["limited_by"] == "memory":
                 return _iterative(task, CG(), "the basis of a Krylov space would not fit into memory")
@@ -280,15 +285,88 @@ def _krylov(task: _Task, method: Krylov, why: str) -> _Solved:
 
     block = krylov.Block(prior_noise, normals, targets[:, None])
     ritz = shared_space(scaled, block, settings, method, task.report)
-    (statistics, optimum), space = tuned(ritz), ritz.space
-    alpha, beta = float(optimum.at.prior), float(optimum.at.noise)
-    error = 0.0 if alpha == float("inf") else ritz.error(alpha, beta)
-    found = {
+    statistics, optimum = tuned(ritz)
+    found = _told(ritz, method, optimum.at, why)
+    found["converged"] = optimum.converged and found["converged"]
+    return _solved(task, (statistics,), optimum, found)
+
+
+def _krylov_at_mode(task: _Task, loss: Tangent, method: Krylov, why: str) -> _Solved:
+    """The same for labels, by evidence at the mode: space, mode and precision take turns.
+
+    MacKay's fixed point α = γ(α) / ‖θ⋆(α)‖² is found by secants in log α; the space is coarse until it has settled.
+    """
+    scaled, targets, normals = whitened_data(task.model, task.prior, task.noise, task.draws)
+    prior_noise = replace(task.noise, stream=PRIOR).rows(0, len(task.prior.scale), task.draws)
+    block = krylov.Block(prior_noise, normals, targets[:, None])
+    space = krylov.grow(scaled, block, min(2, method.steps or 2))
+    ritz, passes, seen, near = Ritz(space, scaled, method.rtol, known_trace(scaled)), 0.0, [], None
+    log_alpha, settled = _at_the_weights(from_space(space, ritz, count=0.0, log_weight=0.0), loss.start), False
+    for _ in range(MODE_ROUNDS):
+        ritz = _grown(ritz, task, method, float(np.exp(log_alpha)), max(method.rtol, SEARCH_RTOL))
+        statistics = from_space(ritz.space, ritz, count=0.0, log_weight=0.0)
+        alpha = torch.tensor([np.exp(log_alpha)], dtype=torch.float64)
+        near = loss.mode(alpha, near, Known(ritz, ritz.values / alpha))
+        passes += near.mode.passes
+        wanted = float(np.log(_determined(statistics, log_alpha) / float(loss.energies(near).sum())))
+        seen.append((log_alpha, wanted - log_alpha))
+        task.report(f"prior precision {float(alpha):.4g}, {passes:.0f} passes for the mode")
+        settled = abs(seen[-1][1]) < 1e-2
+        if settled:
+            break
+        log_alpha = _secant(seen)
+    ritz = _grown(ritz, task, method, float(np.exp(log_alpha)), method.rtol)
+    statistics = from_space(ritz.space, ritz, count=0.0, log_weight=0.0)
+    at = Precisions(*torch.tensor([[np.exp(log_alpha)], [1.0]], dtype=torch.float64))
+    found = {**_told(ritz, method, at, why), "mode_passes": passes, "converged": settled}
+    return replace(_solved(task, (statistics,), Optimum(at, len(seen), settled), found), at_mode=near)
+
+
+def _at_the_weights(statistics: Statistics, weights: Tensor) -> float:
+    """log α with α = γ(α) / ‖w̄‖², the evidence at the network's own weights: a start that costs nothing."""
+    energy, values = max(float(weights.square().sum()), 1e-300), statistics.values
+    low, high = (float(np.log(x)) for x in (1e-8 * float(values.max()), 1e4 * float(values.max())))
+    for _ in range(60):
+        middle = (low + high) / 2
+        found = max(_determined(statistics, middle), 1e-300)
+        low, high = (middle, high) if np.log(found / energy) > middle else (low, middle)
+    return (low + high) / 2
+
+
+def _determined(statistics: Statistics, log_alpha: float) -> float:
+    """γ at a precision."""
+    return statistics.trace_of(lambda s: s / (s + np.exp(log_alpha))).value
+
+
+def _secant(seen: list[tuple[float, float]]) -> float:
+    """The next log α: MacKay's step, or where two steps are known the root of the line through them, held in bounds."""
+    x, step = seen[-1]
+    if len(seen) > 1 and (change := seen[-2][1] - step):
+        towards = step * (x - seen[-2][0]) / change
+        if towards * step > 0:
+            step = towards
+    return x + float(np.clip(step, -2.5, 2.5))
+
+
+def _grown(ritz: Ritz, task: _Task, method: Krylov, alpha: float, rtol: float) -> Ritz:
+    if ritz.error(alpha, 1.0) <= rtol or ritz.space.limited_by:
+        return ritz
+    space = krylov.build(
+        ritz.operator, ritz.space, alpha=alpha, rtol=rtol, max_steps=method.steps,
+        max_memory_bytes=method.memory_bytes, report=task.report,
+    )  # fmt: skip
+    return replace(ritz, space=space)
+
+
+def _told(ritz: Ritz, method: Krylov, at: Precisions, why: str) -> dict[str, Any]:
+    """What diagnostics say of a space."""
+    space, alpha = ritz.space, float(at.prior)
+    error = 0.0 if alpha == float("inf") else ritz.error(alpha, float(at.noise))
+    return {
         "method": f"shared Krylov space, {space.side}", "why": why, "data_passes": space.chain.passes,
         "column_products": space.chain.columns, "block_steps": space.steps, "directions": len(space.ritz),
-        "error_bound": error, "converged": optimum.converged and error <= method.rtol, "limited_by": space.limited_by,
+        "error_bound": error, "converged": error <= method.rtol, "limited_by": space.limited_by,
     }  # fmt: skip
-    return _solved(task, (statistics,), optimum, found)
 
 
 def _iterative(task: _Task, method: CG | SGD, why: str) -> _Solved:
@@ -303,9 +381,22 @@ def _iterative(task: _Task, method: CG | SGD, why: str) -> _Solved:
         noise = torch.full_like(sampler.counts, float(begin.noise)) if tune_noise else start.noise
         start = Precisions(prior, noise)
     sampler, optimum = iterative.tune(
-        sampler, task.prior, start, tune_prior=tune_prior, tune_noise=tune_noise, report=task.report
-    )
+        sampler, task.prior, start, tune_prior=tune_prior, tune_noise=tune_noise, report=task.report,
+        energies=None if task.tangent is None else _mode_energies(task.tangent),
+    )  # fmt: skip
     return _solved(task, sampler, optimum, {"method": repr(method), "why": why, "converged": optimum.converged})
+
+
+def _mode_energies(loss: Tangent) -> Callable[[Tensor], Tensor]:
+    """‖θ⋆‖² of every group at some precisions, each mode started from the last."""
+    near: AtMode | None = None
+
+    def energies(precision: Tensor) -> Tensor:
+        nonlocal near
+        near = loss.mode(precision, near)
+        return loss.energies(near)
+
+    return energies
 
 
 def _fits(sampler: Sampler) -> bool:
@@ -325,7 +416,11 @@ def _tied(task: _Task, sampler: Sampler) -> tuple[Precisions, Sampler]:
     statistics = from_space(space, ritz, count=float(sampler.counts.sum()), log_weight=sampler.log_weight)
     given = task.prior.precision[:1] if not task.choice.tuned else torch.ones(1, dtype=torch.float64)
     tied = DiagonalPrior(task.prior.scale, torch.zeros_like(task.prior.group_of), given, ("all",))
-    at = tune((statistics,), tied, task.choice, task.model.gaussian).at
+    if task.tangent is None:
+        at = tune((statistics,), tied, task.choice, task.model.gaussian).at
+    else:
+        log_alpha = _at_the_weights(statistics, task.tangent.start)
+        at = Precisions(*torch.tensor([[np.exp(log_alpha)], [1.0]], dtype=torch.float64))
     at = Precisions(torch.where(at.prior.isfinite(), at.prior, float(space.ritz.max()) * at.noise), at.noise)
     draws, mean = krylov.draws_and_mean(space, alpha=float(at.prior), beta=float(at.noise), operator=sampler.features)
     fits = 8.0 * sampler.features.shape[1] * len(space.ritz) < available_bytes() / 8

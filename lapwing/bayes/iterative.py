@@ -7,6 +7,7 @@ the solution at the precisions before.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import final
@@ -275,14 +276,19 @@ def _log_determinant(m: LinearOperator, probes: int, generator: Generator) -> Es
 
 
 def tune(
-    sampler: Sampler, prior: DiagonalPrior, start: Precisions, *, tune_prior: bool, tune_noise: bool, report: Report
-) -> tuple[Sampler, Optimum]:
-    """MacKay's fixed point on draws, from a start of the right scale; groups that fade away are pruned."""
+    sampler: Sampler, prior: DiagonalPrior, start: Precisions, *, tune_prior: bool, tune_noise: bool, report: Report,
+    energies: Callable[[Tensor], Tensor] | None = None,
+) -> tuple[Sampler, Optimum]:  # fmt: skip
+    """MacKay's fixed point on draws, from a start of the right scale; groups that fade away are pruned.
+
+    `energies` gives ‖θ⋆‖² of every group at some precisions, where the mode is not the Gaussian model's own.
+    """
     at, steps = start, sampler.method.em_steps if isinstance(sampler.method, SGD) else 50
     for step in range(steps if tune_prior or tune_noise else 0):
         setting = replace(prior, precision=at.prior)
         solution, right = sampler.solve(setting, at.noise)
         m = sampler.moments(setting, at.noise, solution, right)
+        m = m if energies is None else replace(m, weights=energies(at.prior))
         sampler = sampler.warmed(setting, solution)
         new = _mackay(sampler, at, m, tune_prior, tune_noise)
         change = max(_log_change(new.prior, at.prior), _log_change(new.noise, at.noise))

@@ -204,13 +204,19 @@ class Posterior:
         outputs = self._mean(features, inputs, "network").double()
         labels = tangent.likelihood.checked(as_tensor(targets).reshape(tangent.targets_shape(outputs)), outputs.numel())
         scaling = tuning.scale_temperature(tangent.likelihood, outputs, labels)
-        if not isinstance(self.belief, Whitened):
-            raise ValueError(f"held-out tuning of class labels by {self.diagnostics['method']} is not available")
-        spread = over_ratio(self.belief, features, tuple(outputs.shape), self._prior_noise(), self.seed)
-        curve, at_temperature = tuning.held_out_labels(
-            tangent.likelihood, link, outputs, labels, spread, self._evidence_problem(),
-            with_evidence=tangent.is_cheap, temperature=temperature,
-        )  # fmt: skip
+        if isinstance(self.belief, Whitened):
+            spread = over_ratio(self.belief, features, tuple(outputs.shape), self._prior_noise(), self.seed)
+            curve, at_temperature = tuning.held_out_labels(
+                tangent.likelihood, link, outputs, labels, spread, self._evidence_problem(),
+                with_evidence=tangent.is_cheap, temperature=temperature,
+            )  # fmt: skip
+        elif temperature == "tune":
+            raise ValueError(
+                "temperature='tune' takes a posterior by Exact() or Krylov(): CG and SGD solve one at a time"
+            )
+        else:
+            of_link, at_temperature = replace(self, link=link, temperature=temperature), temperature
+            curve = tuning.by_solving(lambda a, b: of_link._at_multiple(a, b, mode=False), inputs, labels)
         tuned = self._at_multiple(curve.best_precision, 1.0, "held-out density", mode)
         found = {
             "held_out": float(curve.held_out.max()) if curve.held_out is not None else None,
@@ -426,11 +432,14 @@ def assemble(
     if like.tangent is None:
         return posterior
     posterior = replace(posterior, tangent=like.tangent, link=like.link, temperature=like.temperature)
-    return _at_the_mode(posterior, like.tangent, like.at_mode) if mode else posterior
+    return with_mode(posterior, like.at_mode) if mode else posterior
 
 
-def _at_the_mode(posterior: Posterior, tangent: Tangent, near: AtMode | None) -> Posterior:
-    """The same posterior with the mode and the evidence of its own likelihood."""
+def with_mode(posterior: Posterior, near: AtMode | None = None) -> Posterior:
+    """The same posterior with the mode and the evidence of its own likelihood, where it is not Gaussian."""
+    tangent = posterior.tangent
+    if tangent is None or posterior.at_mode is not None:
+        return posterior
     log_det = -2 * posterior.evidence_parts.occam
     found = tangent.mode(posterior.prior.precision, near, _preconditioner(posterior.belief))
     parts = tangent.parts(found, log_det)
