@@ -189,7 +189,9 @@ def _measured(estimate: Any) -> records.Measured:
 
 
 def curve(posterior: Posterior) -> records.Curve | None:
-    """Evidence and held-out density over the precision, where the method knows more than one."""
+    """Evidence and held-out density over the precision, where the method knows more than one without long work."""
+    if posterior.held_out_curve is None and posterior.tangent is not None and not posterior.tangent.is_cheap:
+        return None
     try:
         found = posterior.curve
     except ValueError:
