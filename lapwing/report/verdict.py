@@ -83,7 +83,11 @@ def _classification(record: Record, evaluation: Evaluation) -> Verdict:
         level, headline = "good", "Calibrated: its confidence can be taken at its word"
     noise = f"Its calibration error is {found['ECE'].value:.3f}; a perfectly calibrated classifier stays below "
     noise += f"{limit:.3f} in 19 of 20 test sets of this size."
-    return Verdict(level, headline, (says, noise, *_before(evaluation, ours, off), *_compared(evaluation, ours)))
+    return Verdict(
+        level,
+        headline,
+        (says, noise, *_before(evaluation, ours, off), *_held_out(evaluation, ours, off), *_compared(evaluation, ours)),
+    )
 
 
 def _before(evaluation: Evaluation, ours: Predictions, off: Measured) -> list[str]:
@@ -100,6 +104,19 @@ def _before(evaluation: Evaluation, ours: Predictions, off: Measured) -> list[st
             f"The network alone is overconfident by {_points(before.value)}; error bars leave {_points(off.value)}."
         ]
     return []
+
+
+def _held_out(evaluation: Evaluation, ours: Predictions, off: Measured) -> list[str]:
+    """Whether the held-out data are to blame: temperature scaling, which only they tuned, is then off the same way."""
+    other = next((one for one in evaluation.predictions if one.method == "temperature scaling"), None)
+    if other is None or other is ours or other.probs is None or evaluation.targets is None:
+        return []
+    also = gap(other.probs, evaluation.targets)
+    if min(abs(off.value), abs(also.value)) <= 2 * off.standard_error or off.value * also.value < 0:
+        return []
+    words = ("overconfident", "easier") if off.value > 0 else ("too cautious", "harder")
+    says = f"Temperature scaling, tuned on the same held-out data, is {words[0]} too, by {_points(also.value)}: "
+    return [f"{says}those data were {words[1]} than the test data, or too few."]
 
 
 def _compared(evaluation: Evaluation, ours: Predictions) -> list[str]:

@@ -248,7 +248,10 @@ def test_the_verdict_says_what_the_network_alone_was_like():
     targets = (rng.random(4_000) > confidence).astype(int)
 
     def reasons(**shifts):
-        tables = {name: np.stack([confidence + shift, 1 - confidence - shift], 1) for name, shift in shifts.items()}
+        tables = {
+            name.replace("_", " "): np.stack([confidence + shift, 1 - confidence - shift], 1)
+            for name, shift in shifts.items()
+        }
         test = records.classification("test", targets, tables)
         return " ".join(report.verdict(records.Record("coins", "classification", (test,))).reasons)
 
@@ -257,3 +260,7 @@ def test_the_verdict_says_what_the_network_alone_was_like():
     assert "Against MAP: the same NLL" in reasons(lapwing=-0.08, MAP=-0.08)
     assert "The network alone" not in reasons(lapwing=0.0, MAP=0.0)
     assert "worse by" in reasons(lapwing=0.08, MAP=0.0)
+    assert "those data were harder" in reasons(lapwing=-0.05, temperature_scaling=-0.06, MAP=0.0)
+    assert "those data were easier" in reasons(lapwing=0.05, temperature_scaling=0.06, MAP=0.08)
+    assert "those data" not in reasons(lapwing=0.05, temperature_scaling=0.0, MAP=0.08)
+    assert "those data" not in reasons(lapwing=-0.05, temperature_scaling=0.05, MAP=0.08)
