@@ -69,7 +69,7 @@ evaluations = [
 data = records.Data(
     "digits of scikit-learn", sizes={"train": 200, "validation": 200, "test": 600}, classes=tuple("0123456789")
 )
-record = recording.record("Digits", posterior, evaluations, inputs=x, data=data, seconds=seconds)
+record = recording.record("Digits", posterior, evaluations, inputs=x, targets=y, data=data, seconds=seconds)
 
 # %%
 verdict = report.verdict(record)

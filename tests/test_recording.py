@@ -45,7 +45,7 @@ def test_what_the_others_say_of_a_training_point_is_what_a_refit_says(problem):
     model, x, y = problem
     options = {"prior": lw.Isotropic(1.0)}
     posterior = lw.fit(model, (x[:60], y[:60]), lw.Gaussian(0.2), **options)
-    found = recording.influence(posterior, y[:60])
+    found = recording.influence(posterior, x[:60], y[:60])
     rest = torch.arange(60) != 17
     without = lw.fit(model, (x[:60][rest], y[:60][rest]), lw.Gaussian(0.2), **options)
     expected = without.predict(x[17:18], mean="linear").mean[0, 0]
@@ -62,7 +62,7 @@ def test_evaluations_hold_what_predict_says(problem):
     assert np.allclose(found.method("lapwing").std, expected.std)
     assert np.allclose(found.method("MAP").std, expected.aleatoric_variance.sqrt())
     assert np.allclose(found.method("lapwing").scores["novelty"], expected.novelty.mean(1), atol=1e-6)
-    record = recording.record("both", posterior, [found], inputs=x, targets=y[:60])
+    record = recording.record("both", posterior, [found], inputs=x[:60], targets=y[:60])
     assert record.solve.noise_std == pytest.approx([float(posterior.likelihood.noise_std)])
     assert record.solve.log_evidence.value == pytest.approx(sum(record.solve.evidence_parts.values()))
     assert record.curve.chosen == pytest.approx(float(posterior.curve.best_precision))
@@ -86,3 +86,71 @@ def test_batches_do_not_matter(problem, monkeypatch):
     assert shares[-1] == 1.0
     assert shares == sorted(shares)
     assert isinstance(recording.record("classes", posterior), records.Record)
+
+
+@pytest.mark.parametrize("total", [None, 180])
+def test_leverages_of_class_labels_are_those_of_a_refit(problem, total):
+    model, x, y = problem
+    labels, options = (y[:60, 0] > 0.2).long(), {"prior": lw.Isotropic(2.0)}
+    posterior = lw.fit(model, (x[:60], labels), lw.Categorical(), total=total, **options)
+    found = recording.influence(posterior, x[:60], labels)
+    assert found.leverage.sum() == pytest.approx(posterior.effective_dimension.value, rel=1e-6)
+    rest = torch.arange(60) != 17
+    smaller = None if total is None else 177  # three copies of one datum less
+    without = lw.fit(model, (x[:60][rest], labels[rest]), lw.Categorical(), total=smaller, **options)
+    covariance = without.predict(x[17:18]).labels.spread.covariance[0]
+    probs, count = model(x[17:18]).detach().softmax(1)[0], 1 if total is None else 3
+    curvature = count * (torch.diag(probs) - torch.outer(probs, probs))
+    inverse = torch.linalg.inv(torch.eye(2).double() + covariance @ curvature)
+    assert found.leverage[17] == pytest.approx(float(torch.trace(inverse @ covariance @ curvature)), rel=1e-6)
+    slope = count * (probs - torch.nn.functional.one_hot(labels[17], 2))
+    logits = model(x[17:18]).detach()[0] + covariance @ slope
+    assert found.log_density[17] == pytest.approx(float(logits.log_softmax(0)[labels[17]]), abs=1e-6)
+
+
+def test_one_output_or_two_outputs_have_the_same_leverages(problem):
+    _, x, y = problem
+    labels = (y[:60, 0] > 0.2).long()
+    with torch.random.fork_rng():
+        one, two = nn.Linear(3, 1).double().eval(), nn.Linear(3, 2).double().eval()
+    with torch.no_grad():
+        for layer in (one, two):
+            layer.weight.zero_()
+            layer.bias.zero_()
+        one.weight += torch.tensor([[1.0, -0.5, 0.2]]).double()
+        two.weight[1] += one.weight[0]
+    mask = torch.tensor([False] * 3 + [True] * 3 + [False, True])  # the second output's weights alone
+    single = lw.fit(one, (x[:60], labels[:, None].double()), lw.Bernoulli(), prior=lw.Isotropic(1.0))
+    double = lw.fit(two, (x[:60], labels), lw.Categorical(), prior=lw.Isotropic(1.0), select=mask)
+    first, second = (recording.influence(posterior, x[:60], labels) for posterior in (single, double))
+    assert np.allclose(first.leverage, second.leverage, rtol=1e-6)
+    assert np.allclose(first.log_density, second.log_density, rtol=1e-6)
+
+
+def test_flipped_labels_are_found():
+    from sklearn.datasets import load_digits
+
+    images, truth = load_digits(return_X_y=True)
+    x = torch.from_numpy(images[:250] / 16)
+    labels = torch.from_numpy(truth[:250]).clone()
+    flipped = torch.arange(5, 250, 25)
+    labels[flipped] = (labels[flipped] + 3) % 10
+    with torch.random.fork_rng():
+        model = nn.Linear(64, 10).double()
+    with torch.no_grad():
+        model.weight.zero_()
+        model.bias.zero_()
+    optimiser = torch.optim.LBFGS(model.parameters(), max_iter=100)
+
+    def loss():
+        optimiser.zero_grad()
+        value = torch.nn.functional.cross_entropy(model(x), labels, reduction="sum") + 0.5 * model.weight.square().sum()
+        value.backward()
+        return value
+
+    optimiser.step(loss)
+    posterior = lw.fit(model.eval(), (x, labels), lw.Categorical(), prior=lw.Isotropic(1.0))
+    found = recording.influence(posterior, x, labels)
+    worst = set(np.argsort(found.log_density)[:10].tolist())
+    assert len(worst & set(flipped.tolist())) >= 9
+    assert (found.predicted[flipped] == truth[:250][flipped]).mean() >= 0.8

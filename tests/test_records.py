@@ -215,3 +215,44 @@ def test_regression_targets_are_never_broadcast():
         records.regression("test", np.zeros(5), {"lapwing": (np.zeros((5, 2)), np.ones((5, 2)))})
     found = records.regression("test", np.zeros(5), {"lapwing": (np.zeros((5, 1)), np.ones(5))})
     assert found.targets.shape == found.method("lapwing").std.shape == (5, 1)
+
+
+def spoilt(**changes):
+    """The example with something changed in its evaluation or in its main method."""
+    record = example()
+    (test,) = record.evaluations
+    own = {key: value for key, value in changes.items() if hasattr(test.predictions[0], key)}
+    methods = (dataclasses.replace(test.predictions[0], **own), *test.predictions[1:])
+    rest = {key: value for key, value in changes.items() if key not in own}
+    return dataclasses.replace(record, evaluations=(dataclasses.replace(test, predictions=methods, **rest),))
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        (lambda: spoilt(probs=np.ones((30, 4))), "sum to one"),
+        (lambda: spoilt(probs=np.ones((29, 4)) / 4), "as many predictions of every method"),
+        (lambda: spoilt(probs=np.full((30, 4), np.nan)), "finite predictions"),
+        (lambda: spoilt(probs=np.ones(30)), "expected probabilities"),
+        (lambda: spoilt(probs=None), "expected probabilities"),
+        (lambda: spoilt(scores={"novelty": np.ones(3)}), r"numbers of shape \(30,\)"),
+        (lambda: spoilt(targets=np.full(30, 4)), "class numbers from 0 to 3"),
+        (lambda: spoilt(targets=np.zeros((30, 1), int)), r"targets: expected numbers of shape \(30,\)"),
+        (lambda: spoilt(images=np.zeros((3, 2, 2), np.uint8)), "with the row of each"),
+        (lambda: spoilt(image_rows=np.arange(16) + 20), "with the row of each"),
+        (lambda: spoilt(inputs=np.array(["a"] * 30)), "inputs: expected numbers"),
+        (lambda: dataclasses.replace(example(), task="regression"), "expected means"),
+        (lambda: dataclasses.replace(example(), curve=records.Curve(np.array([1.0, -1.0]), 1.0)), "positive numbers"),
+        (lambda: dataclasses.replace(example(), curve=records.Curve(np.ones(2), 1.0, np.ones(3))), "log_evidence"),
+        (lambda: dataclasses.replace(example(), influence=records.Influence(np.ones(2), np.ones(3))), "log_density"),
+    ],
+)
+def test_arrays_that_do_not_fit_each_other_are_refused(tmp_path, monkeypatch, record, message):
+    with pytest.raises(ValueError, match=message):
+        records.save(record(), tmp_path / "never")
+    monkeypatch.setattr("lapwing.records.files.check", lambda found: found)
+    path = records.save(record(), tmp_path)
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match=message) as caught:
+        records.load(path)
+    assert "record.json" in str(caught.value)

@@ -129,7 +129,8 @@ def _fit(request: Any, folder: Path, table: str, json: bool, quiet: bool) -> Non
     words += [
         f"  {choice.what}: {choice.value}" + (f" ({choice.why})" if choice.why else "") for choice in record.choices
     ]
-    paths = {"record": folder / "record.json", "predictions": predictions, "page": page}
+    paths = {"posterior": folder / "posterior.safetensors", "record": folder / "record.json"}
+    paths |= {"predictions": predictions, "page": page}
     words += [f"Wrote {path}" for path in paths.values()]
     console.answer(words, _summary(record) | {"folder": folder, **paths}, json)
 

@@ -83,6 +83,8 @@ def evaluated(run: Run, data: str, ood: str | None, tell: Callable[[float], None
         targets = numbers(loaded, run.guess) if judged else None
         inputs, _ = run.tensors(loaded, with_targets=False)
         found.append(recording.evaluation(name, run.posterior, inputs, targets, tell=tell))
-    record = report.scored(dataclasses.replace(before, evaluations=tuple(found)))
+    sizes = {**before.data.sizes, "test": len(found[0].predictions[0].scores["novelty"])}
+    renewed = dataclasses.replace(before, evaluations=tuple(found), data=dataclasses.replace(before.data, sizes=sizes))
+    record = report.scored(renewed)
     records.save(record, run.folder)
     return record

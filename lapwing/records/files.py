@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from lapwing.records.checks import check
 from lapwing.records.schema import Record
 
 FORMAT = 1
@@ -35,7 +36,7 @@ def save(record: Record, folder: Path | str) -> Path:
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     arrays: dict[str, np.ndarray] = {}
-    body = _plain(record, "record", arrays)
+    body = _plain(check(record), "record", arrays)
     buffer = io.BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, **arrays)
     digest = hashlib.sha256(buffer.getvalue()).hexdigest()
@@ -84,7 +85,7 @@ def load(path: Path | str) -> Record:
     if number < FORMAT:
         raise ValueError(f"{path}: format {number} is too old to be read (this one reads {FORMAT}): run the fit again")
     try:
-        return typing.cast(Record, _typed(Record, body, "record", _arrays(path.parent, stored, digest)))
+        return check(typing.cast(Record, _typed(Record, body, "record", _arrays(path.parent, stored, digest))))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 

@@ -13,6 +13,7 @@ from lapwing.report import scores
 from lapwing.report.svg import number
 
 Level = Literal["good", "fair", "poor", "none"]
+EQUAL = 5e-5  # differences of NLL that nobody would notice
 SMALL, LARGE = 0.02, 0.05  # gaps between confidence and accuracy, in shares
 SLIGHT, SERIOUS = 0.05, 0.15  # relative errors of the width of error bars
 
@@ -82,7 +83,40 @@ def _classification(record: Record, evaluation: Evaluation) -> Verdict:
         level, headline = "good", "Calibrated: its confidence can be taken at its word"
     noise = f"Its calibration error is {found['ECE'].value:.3f}; a perfectly calibrated classifier stays below "
     noise += f"{limit:.3f} in 19 of 20 test sets of this size."
-    return Verdict(level, headline, (says, noise, *_compared(evaluation, ours)))
+    return Verdict(
+        level,
+        headline,
+        (says, noise, *_before(evaluation, ours, off), *_held_out(evaluation, ours, off), *_compared(evaluation, ours)),
+    )
+
+
+def _before(evaluation: Evaluation, ours: Predictions, off: Measured) -> list[str]:
+    """What the network alone was like, where that explains the result."""
+    plain = next((one for one in evaluation.predictions if one.method == "MAP" and one is not ours), None)
+    if plain is None or plain.probs is None or evaluation.targets is None:
+        return []
+    before = gap(plain.probs, evaluation.targets)
+    if before.value < -2 * before.standard_error:
+        says = f"The network alone is too cautious already, by {_points(before.value)}: "
+        return [f"{says}error bars can only lower its confidence, a temperature below one would raise it."]
+    if before.value > 2 * before.standard_error and abs(off.value) < before.value:
+        return [
+            f"The network alone is overconfident by {_points(before.value)}; error bars leave {_points(off.value)}."
+        ]
+    return []
+
+
+def _held_out(evaluation: Evaluation, ours: Predictions, off: Measured) -> list[str]:
+    """Whether the held-out data are to blame: temperature scaling, which only they tuned, is then off the same way."""
+    other = next((one for one in evaluation.predictions if one.method == "temperature scaling"), None)
+    if other is None or other is ours or other.probs is None or evaluation.targets is None:
+        return []
+    also = gap(other.probs, evaluation.targets)
+    if min(abs(off.value), abs(also.value)) <= 2 * off.standard_error or off.value * also.value < 0:
+        return []
+    words = ("overconfident", "easier") if off.value > 0 else ("too cautious", "harder")
+    says = f"Temperature scaling, tuned on the same held-out data, is {words[0]} too, by {_points(also.value)}: "
+    return [f"{says}those data were {words[1]} than the test data, or too few."]
 
 
 def _compared(evaluation: Evaluation, ours: Predictions) -> list[str]:
@@ -94,6 +128,8 @@ def _compared(evaluation: Evaluation, ours: Predictions) -> list[str]:
         apart = scores.difference(ours, other, evaluation.targets)
         if apart is None:
             found.append(f"Against {other.method}: one of the two gave some test point no chance at all.")
+        elif abs(apart.mean) < EQUAL:
+            found.append(f"Against {other.method}: the same NLL.")
         elif not abs(apart.z) >= 2:
             size = f"{apart.mean:+.4f} ± {apart.standard_error:.4f}".replace("-", "−")
             found.append(f"Against {other.method}: no difference beyond chance (NLL {size}).")

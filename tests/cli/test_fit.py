@@ -1,6 +1,7 @@
 """`lapwing fit` and what it leaves behind."""
 
 import csv
+import io
 import json
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 
 import lapwing as lw
 from lapwing import records
-from lapwing.cli import data, targets
+from lapwing.cli import console, data, targets
 from lapwing.cli.models import network
 
 
@@ -149,3 +150,20 @@ def test_doctor_tests_itself(lapwing):
     result = lapwing("doctor", "--json")
     assert result.exit_code == 0
     assert json.loads(result.stdout)["self-test"].startswith("passed")
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_progress_is_shown_on_a_terminal_only(monkeypatch):
+    for shown in (Terminal(), io.StringIO()):
+        monkeypatch.setattr("sys.stderr", shown)
+        with console.progress(quiet=False) as tell:
+            tell("reading", None)
+            tell("predicting", 0.25)
+            tell("predicting", 1.0)
+        assert ("predicting" in shown.getvalue()) == shown.isatty()
+    with console.progress(quiet=True) as tell:
+        tell("reading", None)

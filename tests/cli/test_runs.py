@@ -100,6 +100,7 @@ def test_evaluate_judges_on_new_data(lapwing, stranger, tmp_path):
     assert list(found["metrics"]) == ["validation.csv", "far.csv (foreign)"]
     record = records.load(folder)
     assert record.evaluations[1].targets is None
+    assert record.data.sizes["test"] == 70
     novelty = [one.method("lapwing").scores["novelty"].mean() for one in record.evaluations]
     assert novelty[1] > novelty[0]
     assert "Can it tell what is foreign?" in (folder / "report.html").read_text()

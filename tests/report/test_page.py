@@ -240,3 +240,27 @@ def test_a_curve_without_evidence_says_nothing_of_it():
     reasons = report.verdict(dataclasses.replace(record, curve=curve)).reasons
     assert not any("evidence at" in reason for reason in reasons)
     assert any("evidence at" in reason for reason in report.verdict(record).reasons)
+
+
+def test_the_verdict_says_what_the_network_alone_was_like():
+    rng = np.random.default_rng(0)
+    confidence = rng.uniform(0.6, 0.9, size=4_000)
+    targets = (rng.random(4_000) > confidence).astype(int)
+
+    def reasons(**shifts):
+        tables = {
+            name.replace("_", " "): np.stack([confidence + shift, 1 - confidence - shift], 1)
+            for name, shift in shifts.items()
+        }
+        test = records.classification("test", targets, tables)
+        return " ".join(report.verdict(records.Record("coins", "classification", (test,))).reasons)
+
+    assert "The network alone is overconfident by 8." in reasons(lapwing=0.0, MAP=0.08)
+    assert "too cautious already, by 7." in reasons(lapwing=-0.08, MAP=-0.08)
+    assert "Against MAP: the same NLL" in reasons(lapwing=-0.08, MAP=-0.08)
+    assert "The network alone" not in reasons(lapwing=0.0, MAP=0.0)
+    assert "worse by" in reasons(lapwing=0.08, MAP=0.0)
+    assert "those data were harder" in reasons(lapwing=-0.05, temperature_scaling=-0.06, MAP=0.0)
+    assert "those data were easier" in reasons(lapwing=0.05, temperature_scaling=0.06, MAP=0.08)
+    assert "those data" not in reasons(lapwing=0.05, temperature_scaling=0.0, MAP=0.08)
+    assert "those data" not in reasons(lapwing=-0.05, temperature_scaling=0.05, MAP=0.08)
