@@ -36,6 +36,7 @@ _HOME = {
     "fit": "facade",
     "infer": "bayes.inference",
     "linearise": "network.linearisation",
+    "load": "network.files",
     "weights_only": "network.parameters",
 }
 

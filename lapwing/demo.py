@@ -57,6 +57,7 @@ def main(folder: Path = Path("runs/demo")) -> None:
     console.print(comparison(sets))
     seconds = {"train": training, "fit": fitting, "predict": predicting}
     found = recording.record("digits", posterior, sets, inputs=data.test[0], seconds=seconds)
+    records.save(found, folder)
     page = report.write(folder / "report.html", [found])
     for line in findings(sets, posterior):
         console.print(line)

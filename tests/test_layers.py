@@ -40,7 +40,20 @@ ALLOWED = {
         "tomography",
         "symmetry",
     },
-    "demo": {"linear", "facade", "training", "bayes", "bench", "metrics", "records", "recording", "report", "families"},
+    "demo": {
+        "linear",
+        "facade",
+        "training",
+        "bayes",
+        "bench",
+        "metrics",
+        "records",
+        "recording",
+        "report",
+        "families",
+        "network",
+        "__init__",
+    },
     "__init__": set(),
 }
 FILES = sorted(PACKAGE.rglob("*.py"))

@@ -223,7 +223,7 @@ def _choose(task: _Task, method: Method | None) -> tuple[Method, str]:
     if method is not None and method != Exact():
         return method, "as asked"
     sizes = f"{d:,} weights, {rows:,} observed outputs"
-    limit = EXACT_SIZE if task.model.features.squares_are_cheap else EXACT_SIZE_OF_NETWORKS
+    limit = EXACT_SIZE_OF_NETWORKS if task.model.features.rows_are_cheap else EXACT_SIZE
     if method is None and min(rows, d) > limit and task.draws:
         return _matrix_free(task, sizes, several)
     return Exact("primal" if d <= rows else "dual"), sizes

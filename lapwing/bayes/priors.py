@@ -13,6 +13,9 @@ from lapwing.bayes.likelihoods import Gamma
 from lapwing.bayes.noise import PRIOR, Noise
 from lapwing.linalg.operators import Diagonal, LinearOperator, as_tensor
 
+ROWS = 4000  # rows of a Jacobian beyond which its traces are sampled,
+PROBES = 32  # by so many products with its transpose
+
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -95,17 +98,21 @@ class Isotropic:
 class GPrior:
     """One precision for features scaled to unit curvature: A = precision · diag(ΦᵀΦ), at unit noise.
 
-    The choice does not depend on the units of a feature, nor on the scale of a network's tensor. Curvatures are held
-    above `floor` times the mean of their tensor, so that weights the data say nothing about keep a proper prior; a
-    tensor without any curvature, or a feature that is always zero, gets the mean of all.
+    The choice does not depend on the units of a feature, nor on the scale of a network's tensor. The weights of one
+    tensor of a network share the mean of their curvatures, and with `each="weight"` have their own, held above `floor`
+    times that mean, so that weights the data say nothing about keep a proper prior; a tensor without any curvature, or
+    a feature that is always zero, gets the mean of all. The columns of a design matrix are tensors of their own.
     """
 
     precision: float | None = None
     hyperprior: Gamma | None = None
     floor: float = 1e-6
+    each: Literal["tensor", "weight"] = "tensor"
 
     def __post_init__(self) -> None:
         _check(self.precision)
+        if self.each not in ("tensor", "weight"):
+            raise ValueError(f"each is {self.each!r}, expected 'tensor' or 'weight'")
 
     @property
     def tuned(self) -> bool:
@@ -113,15 +120,28 @@ class GPrior:
 
     def on(self, features: LinearOperator, row_weights: Tensor, blocks: Tensor | None = None) -> DiagonalPrior:
         root = (row_weights / row_weights.mean().clamp_min(1e-300)).sqrt().to(features.like)
-        curvature = (Diagonal(root) @ features).column_squares().double()
+        curvature = self._curvature(Diagonal(root) @ features, blocks)
         if blocks is None:  # the columns of a design matrix have units of their own
             blocks = torch.arange(len(curvature))
         means = torch.zeros(int(blocks.max()) + 1, dtype=torch.float64).index_add(0, blocks, curvature)
         means = means / torch.bincount(blocks)
         means = torch.where(means > 0, means, curvature.mean() if bool((curvature > 0).any()) else 1.0)
         dead = torch.zeros_like(means).index_add(0, blocks, curvature) == 0
+        if self.each == "tensor":
+            return _one_group(means.rsqrt()[blocks], self.precision)
         lowest = torch.where(dead, means, self.floor * means)[blocks]
         return _one_group(curvature.maximum(lowest).rsqrt(), self.precision)
+
+    def _curvature(self, features: LinearOperator, blocks: Tensor | None) -> Tensor:  # (d,)
+        """Squared columns; where only the means of tensors matter and rows are many, from random signs of the data.
+
+        Those means are traces, which few probes know well; one product serves them all.
+        """
+        rows = features.shape[0]
+        if self.each == "weight" or blocks is None or not features.rows_are_cheap or rows <= ROWS:
+            return features.column_squares().double()
+        bits = torch.randint(2, (rows, PROBES), generator=torch.Generator().manual_seed(0))
+        return (features.T @ (2 * bits - 1).to(features.like)).double().square().mean(1)
 
 
 @final
