@@ -155,7 +155,9 @@ def _label_task(
     if by_evidence and choice.tuned and model.centre is not None:
         check_not_interpolating(model, outputs)
     task = _Task(surrogate(model, outputs), _ones(model.features.shape[1]), choice, noise, draws, report)
-    groups = choice.on(task.model.features, torch.ones(len(task.model.row_counts)).double(), model.blocks)
+    groups = choice.on(
+        model.features, model.row_counts, model.blocks
+    )  # curvature at unit noise, whatever the labels say
     task = replace(task, prior=groups, by_evidence=by_evidence)
     chosen, why = _choose(task, method)
     if isinstance(chosen, Exact) and not isinstance(model.features, Dense):
