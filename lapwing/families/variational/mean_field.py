@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, final
@@ -59,7 +59,7 @@ class MeanField:
         if not 0 < prior_variance < float("inf"):
             raise ValueError(f"prior_variance is {prior_variance}, expected a positive number")
         chosen = _chosen(model, select)
-        copy = _switched(deepcopy(model), training=True)
+        copy = _training(deepcopy(model))
         sizes = tuple(weight.numel() for name, weight in copy.named_parameters() if name in chosen)
         return MeanField(copy, chosen, sizes, frozenset(_local(copy, example, chosen)), prior_variance)
 
@@ -68,7 +68,7 @@ class MeanField:
         model: nn.Module, random: tuple[str, ...], local: frozenset[str], prior_variance: float
     ) -> MeanField:  # fmt: skip
         """A mean field whose choices were made before."""
-        copy = _switched(deepcopy(model), training=True)
+        copy = _training(deepcopy(model))
         found = {name: weight.numel() for name, weight in copy.named_parameters()}
         missing = [name for name in random if name not in found]
         if missing:
@@ -91,29 +91,36 @@ class MeanField:
         spread = {name + LOG_STD: torch.full_like(values[name], math.log(initial_std)) for name in self.random}
         return {**values, **spread}
 
-    def divergence(self, values: Mapping[str, Tensor]) -> Tensor:  # ()
+    def variances(self, values: Weights) -> Weights:
+        """The variances of the random weights: to be made once a step, where they are used several times."""
+        return {name: (2 * values[name + LOG_STD]).exp() for name in self.random}
+
+    def divergence(self, values: Weights, variances: Weights | None = None) -> Tensor:  # ()
         """KL(q | prior) in closed form."""
+        variances = variances or self.variances(values)
         total = torch.zeros((), dtype=torch.float64)
         for name in self.random:
-            mean, log_std = values[name].reshape(-1), values[name + LOG_STD].reshape(-1)
-            squares = torch.dot(mean, mean) + (2 * log_std).exp().sum()
+            mean, log_std = values[name].reshape(-1), values[name + LOG_STD]
+            squares = torch.dot(mean, mean) + variances[name].sum()
             total = total.to(mean.device) + 0.5 * squares / self.prior_variance - log_std.sum()
         return total + 0.5 * self.size * (math.log(self.prior_variance) - 1)
 
-    def outputs(self, values: Weights, inputs: Tensor, generator: Generator, *, local: bool = True) -> Tensor:
+    def outputs(
+        self, values: Weights, inputs: Tensor, generator: Generator, *, local: bool = True,
+        variances: Weights | None = None,
+    ) -> Tensor:  # fmt: skip
         """Outputs with fresh noise: at the layers where that is possible and asked for, else in the weights."""
-        at_layers = self.local if local else frozenset()
+        at_layers, variances = self.local if local else frozenset(), variances or self.variances(values)
         weights = self._tensors(values)
         for name in self.random:
             if name not in at_layers:
                 noise = torch.randn(weights[name].shape, generator=generator, dtype=weights[name].dtype)
-                weights[name] = weights[name] + values[name + LOG_STD].exp() * noise.to(weights[name].device)
-        variances = {id(weights[name]): values[name + LOG_STD] for name in at_layers}
-        with LocalNoise(variances, generator):
+                weights[name] = weights[name] + variances[name].sqrt() * noise.to(weights[name].device)
+        with LocalNoise({id(weights[name]): variances[name] for name in at_layers}, generator):
             return functional_call(self.model, weights, (inputs,))
 
     def draw(self, values: Weights, seed: int, column: int) -> Weights:
-        """Weights of one draw, the same whenever they are asked for; without values, of the prior."""
+        """Weights of one draw, the same whenever they are asked for."""
         weights, start = self._tensors(values), 0
         for name, size in zip(self.random, self.sizes, strict=True):
             normals = Noise(seed, SAMPLE).rows(start, start + size, 1, column).reshape(weights[name].shape)
@@ -140,9 +147,9 @@ class MeanField:
 class LocalNoise(TorchFunctionMode):
     """Adds to the output of a layer the noise that its random weights, given by identity, would cause there."""
 
-    def __init__(self, log_stds: dict[int, Tensor], generator: Generator) -> None:
+    def __init__(self, variances: dict[int, Tensor], generator: Generator) -> None:
         super().__init__()
-        self.log_stds, self.generator = log_stds, generator
+        self.variances, self.generator = variances, generator
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """The layer's output, with noise where its weight is random."""
@@ -152,10 +159,9 @@ class LocalNoise(TorchFunctionMode):
         if func not in LAYERS:
             return output
         inputs, weight, bias, rest, options = _arguments(args, kwargs)
-        if id(weight) not in self.log_stds:
+        if id(weight) not in self.variances:
             return output
-        of_bias = None if bias is None or id(bias) not in self.log_stds else (2 * self.log_stds[id(bias)]).exp()
-        variance = func(inputs.square(), (2 * self.log_stds[id(weight)]).exp(), of_bias, *rest, **options)
+        variance = func(inputs.square(), self.variances[id(weight)], self.variances.get(id(bias)), *rest, **options)
         noise = torch.randn(output.shape, generator=self.generator, dtype=output.dtype).to(output.device)
         return output + variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt() * noise
 
@@ -246,9 +252,9 @@ def _values(model: nn.Module) -> Weights:
     return {name: tensor.detach().clone() for name, tensor in (*model.named_parameters(), *model.named_buffers())}
 
 
-def _switched(model: nn.Module, *, training: bool) -> nn.Module:
+def _training(model: nn.Module) -> nn.Module:
     """In training mode, but for dropout: the weights are random already."""
-    model.train(training)
+    model.train()
     for module in model.modules():
         if isinstance(module, DROPOUTS):
             module.eval()

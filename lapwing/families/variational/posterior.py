@@ -88,6 +88,8 @@ class Variational:
             "draws": self.draws,
             "seed": self.seed,
             "tuning": [list(pair) for pair in self.tuning],
+            "tau_at_the_edge_of_the_grid": bool(self.tuning)
+            and self.heat.tau in (self.tuning[0][0], self.tuning[-1][0]),
         }
 
     def functions(self, inputs: Any, draws: int | None = None) -> Tensor:  # (draws, *outputs)

@@ -255,6 +255,7 @@ def test_tau_is_tuned_on_held_out_data(monkeypatch):
     scores = dict(posterior.tuning)
     assert scores[1e-3] == pytest.approx(variational.held_out(posterior, (x[80:], y[80:]))["nll"])
     assert scores[1e-3] < scores[1e3]
+    assert posterior.diagnostics["tau_at_the_edge_of_the_grid"]
 
 
 DEEP = lambda: seeded(lambda: nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2)))  # noqa: E731
@@ -289,6 +290,13 @@ BAD = {
     "total": (lambda: fit(mlp(), regression(), Gaussian(0.3), temperature=1.0, total=3, epochs=1), "total is 3, less than the 30"),
     "noise by natural gradients": (
         lambda: fit(mlp(), regression(), Gaussian(), temperature=1.0, method=NaturalGradient(), epochs=1), "given noise_std"
+    ),
+    "batch normalisation by VOGN": (
+        lambda: fit(
+            seeded(lambda: nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))), regression(), Gaussian(0.3),
+            temperature=1.0, method=NaturalGradient("vogn"), epochs=1,
+        ),
+        "VOGN needs the gradients of single data",
     ),
     "method": (lambda: NaturalGradient("adam"), "kind is 'adam', expected 'ivon' or 'vogn'"),
 }  # fmt: skip
