@@ -137,8 +137,11 @@ def train(
     def loss(weights: Weights, inputs: Tensor, targets: Tensor, generator: Generator) -> Tensor:
         del generator  # the loss itself is not random
         outputs = functional_call(copy, weights, (inputs,))
+        fit = -log_prob(likelihood, outputs, targets) / len(inputs)
+        if prior_precision == 0:
+            return fit
         energy = sum((weights[name].square().sum() for name in names), start=outputs.new_zeros(()))
-        return -log_prob(likelihood, outputs, targets) / len(inputs) + prior_precision / (2 * n) * energy
+        return fit + prior_precision / (2 * n) * energy
 
     def score(weights: Weights) -> float:
         copy.eval()

@@ -123,18 +123,13 @@ class _Plan:
         def loss(values: Weights, inputs: Tensor, targets: Tensor, generator: Generator) -> Tensor:
             """−ELBO / p from a batch: the mean of −log p over its data, and η / p of the whole divergence."""
             noise_std = values[LOG_NOISE].exp() if LOG_NOISE in values else None
-            variances = self.network.variances(values)
-            terms = [
-                log_prob(
-                    self.likelihood,
-                    self.network.outputs(values, inputs, generator, local=local, variances=variances),
-                    targets,
-                    noise_std,
-                )
-                for _ in range(self.samples)
-            ]
-            fit = torch.stack(terms).mean() / len(inputs)
-            return heat.eta / self.data * self.network.divergence(values, variances) - fit
+            means, variances, divergence = self.network.gaussians(values)
+            given = {**values, **means}
+            terms = []
+            for _ in range(self.samples):
+                outputs = self.network.outputs(given, variances, inputs, generator, local=local)
+                terms.append(log_prob(self.likelihood, outputs, targets, noise_std))
+            return heat.eta / self.data * divergence - torch.stack(terms).mean() / len(inputs)
 
         kept = {name: value for name, value in values.items() if name not in learnt}
         start = {name: values[name] for name in learnt}
