@@ -118,7 +118,7 @@ class _Plan:
                 self._energy, values, self.network.random, learnt, self.method, ess=self.data / heat.eta,
                 prior_precision=1 / self.network.prior_variance, schedule=self.schedule, samples=self.samples,
             )  # fmt: skip
-        local = self.method.local
+        at_layers = self.method.at_layers(self.network)
 
         def loss(values: Weights, inputs: Tensor, targets: Tensor, generator: Generator) -> Tensor:
             """−ELBO / p from a batch: the mean of −log p over its data, and η / p of the whole divergence."""
@@ -127,7 +127,7 @@ class _Plan:
             given = {**values, **means}
             terms = []
             for _ in range(self.samples):
-                outputs = self.network.outputs(given, variances, inputs, generator, local=local)
+                outputs = self.network.outputs(given, variances, inputs, generator, at_layers)
                 terms.append(log_prob(self.likelihood, outputs, targets, noise_std))
             return heat.eta / self.data * divergence - torch.stack(terms).mean() / len(inputs)
 

@@ -3,8 +3,8 @@
 Weights are replaced in a functional call. Where a weight is used exactly once, by a linear layer or a convolution, its
 noise can be drawn at the layer's outputs instead, whose mean and variance are products with the means and variances of
 the weights (local reparametrisation, Kingma et al. 2015): less gradient noise, since every datum has noise of its own.
-For linear layers on vectors this is exact. Positions of a convolution then have independent noise, an approximation
-that is made in training only: draws of functions and the reported ELBO are from draws of the weights.
+For linear layers on vectors this is exact. Positions of a convolution, or of a sequence, then have independent noise,
+an approximation that is made in training only: draws of functions and the reported ELBO are from draws of the weights.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class MeanField:
     model: nn.Module
     random: tuple[str, ...]
     sizes: tuple[int, ...]
-    local: frozenset[str]  # whose noise may be drawn at a layer's outputs
+    exact: frozenset[str]  # whose noise may as well be drawn at a layer's outputs
+    approximate: frozenset[str]  # whose noise may be drawn there too, as an approximation
     prior_variance: float
 
     @staticmethod
@@ -61,11 +62,12 @@ class MeanField:
         chosen = _chosen(model, select)
         copy = _training(deepcopy(model))
         sizes = tuple(weight.numel() for name, weight in copy.named_parameters() if name in chosen)
-        return MeanField(copy, chosen, sizes, frozenset(_local(copy, example, chosen)), prior_variance)
+        return MeanField(copy, chosen, sizes, *_local(copy, example, chosen), prior_variance)
 
     @staticmethod
     def restored(
-        model: nn.Module, random: tuple[str, ...], local: frozenset[str], prior_variance: float
+        model: nn.Module, random: tuple[str, ...], exact: frozenset[str], approximate: frozenset[str],
+        prior_variance: float,
     ) -> MeanField:  # fmt: skip
         """A mean field whose choices were made before."""
         copy = _training(deepcopy(model))
@@ -73,7 +75,7 @@ class MeanField:
         missing = [name for name in random if name not in found]
         if missing:
             raise ValueError(f"the network has no weight named {missing[0]}: it was made for another one")
-        return MeanField(copy, random, tuple(found[name] for name in random), local, prior_variance)
+        return MeanField(copy, random, tuple(found[name] for name in random), exact, approximate, prior_variance)
 
     @property
     def size(self) -> int:
@@ -106,10 +108,9 @@ class MeanField:
         return means, variances, total
 
     def outputs(
-        self, values: Weights, variances: Weights, inputs: Tensor, generator: Generator, *, local: bool = True
+        self, values: Weights, variances: Weights, inputs: Tensor, generator: Generator, at_layers: frozenset[str]
     ) -> Tensor:
-        """Outputs with fresh noise: at the layers where that is possible and asked for, else in the weights."""
-        at_layers = self.local if local else frozenset()
+        """Outputs with fresh noise: for some weights at the outputs of their layers, for the others in the weights."""
         weights = self._tensors(values)
         for name in self.random:
             if name not in at_layers:
@@ -203,6 +204,7 @@ class _Uses(TorchFunctionMode):
         self.names = names
         self.used: dict[str, Counter[str]] = {name: Counter() for name in names.values()}
         self.weight_of: dict[str, str] = {}  # the bias of a layer -> its weight
+        self.on_vectors: set[str] = set()  # weights of linear layers whose inputs have no positions
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """The function's own value."""
@@ -213,7 +215,9 @@ class _Uses(TorchFunctionMode):
             return output  # a shape or a type
         found = [self.names[id(part)] for part in _flat((args, kwargs)) if id(part) in self.names]
         if func in LAYERS:
-            _, weight, bias, _, _ = _arguments(args, kwargs)
+            inputs, weight, bias, _, _ = _arguments(args, kwargs)
+            if func is functional.linear and inputs.ndim <= 2 and id(weight) in self.names:
+                self.on_vectors.add(self.names[id(weight)])
             for role, tensor in (("weight", weight), ("bias", bias)):
                 if id(tensor) in self.names:
                     self.used[self.names[id(tensor)]][role] += 1
@@ -225,19 +229,23 @@ class _Uses(TorchFunctionMode):
         return output
 
 
-def _local(model: nn.Module, example: Tensor, chosen: tuple[str, ...]) -> Iterator[str]:
-    """Random weights that one layer uses, once, and that nothing else uses; biases whose weight is such a one."""
+def _local(model: nn.Module, example: Tensor, chosen: tuple[str, ...]) -> tuple[frozenset[str], frozenset[str]]:
+    """Random weights that one layer uses, once, and that nothing else uses, and biases whose weight is such a one.
+
+    First those of linear layers on vectors, then the others.
+    """
     values = _values(model)
     for name in chosen:
         values[name].requires_grad_()
     uses = _Uses({id(values[name]): name for name in chosen})
     with torch.random.fork_rng(devices=[]), uses:
         functional_call(model, values, (example,))
-    once = {name for name, used in uses.used.items() if used == Counter(weight=1)}
-    yield from once
+    owner = {name: name for name, used in uses.used.items() if used == Counter(weight=1)}
     for name, used in uses.used.items():
-        if used == Counter(bias=1) and uses.weight_of.get(name) in once:
-            yield name
+        if used == Counter(bias=1) and uses.weight_of.get(name) in owner:
+            owner[name] = uses.weight_of[name]
+    exact = frozenset(name for name, weight in owner.items() if weight in uses.on_vectors)
+    return exact, frozenset(owner) - exact
 
 
 def _arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, Any, tuple[Any, ...], dict[str, Any]]:

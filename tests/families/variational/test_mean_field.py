@@ -28,7 +28,8 @@ class Tied(nn.Module):
 
 def outputs_of(network, values, x, generator, local=True):
     means, variances, _ = network.gaussians(values)
-    return network.outputs({**values, **means}, variances, x, generator, local=local)
+    at_layers = network.exact | network.approximate if local else frozenset()
+    return network.outputs({**values, **means}, variances, x, generator, at_layers)
 
 
 def values_of(network, std=0.3):
@@ -40,7 +41,8 @@ def values_of(network, std=0.3):
 
 def test_noise_goes_to_layers_only_where_a_weight_is_used_once():
     network = MeanField.of(seeded(Tied), normals(5, 3))
-    assert network.local == {"once.weight", "once.bias"}
+    assert network.exact == {"once.weight", "once.bias"}
+    assert network.approximate == frozenset()
     assert set(network.random) == {"twice.weight", "twice.bias", "once.weight", "once.bias", "scale", "table.weight"}
     assert network.size == 9 + 3 + 12 + 4 + 4 + 18
 
@@ -60,7 +62,8 @@ def test_noise_at_a_layer_has_the_mean_and_variance_of_noise_in_its_weights(make
     """The layer is linear in its weights, so the variance of an output is Σ (∂output/∂w)² σ², here by autograd."""
     layer, x = seeded(make), normals(*shape, seed=8)
     network = MeanField.of(layer, x)
-    assert network.local == set(network.random)
+    assert network.exact | network.approximate == set(network.random)
+    assert network.exact == (frozenset(network.random) if isinstance(layer, nn.Linear) else frozenset())
     values, generator, draws = values_of(network), Generator().manual_seed(0), 4000
     with torch.no_grad():  # data have noise of their own, so that one large batch holds many draws
         found = outputs_of(network, values, x.repeat(draws, *[1] * (x.ndim - 1)), generator).reshape(draws, len(x), -1)
@@ -89,7 +92,7 @@ def test_noise_at_a_layer_is_independent_between_data():
 def test_weights_with_a_layer_whose_weight_is_not_random_get_their_own_noise():
     layer, x = seeded(lambda: nn.Linear(3, 4)), normals(5, 3)
     network = MeanField.of(layer, x, select=lambda name: name == "bias")
-    assert network.local == frozenset()
+    assert network.exact == network.approximate == frozenset()
     draws = torch.stack([outputs_of(network, values_of(network), x, Generator().manual_seed(s)) for s in range(3)])
     assert draws.detach().std(0).min() > 0
 
@@ -159,11 +162,12 @@ def test_normalisation_layers_are_not_random_unless_asked_for():
 
 def test_reparametrised_and_attention_weights_get_noise_of_their_own():
     model = seeded(lambda: parametrizations.weight_norm(nn.Linear(3, 4)))
-    assert MeanField.of(model, normals(5, 3)).local == frozenset()
+    network = MeanField.of(model, normals(5, 3))
+    assert network.exact == network.approximate == frozenset()
     attention = seeded(lambda: nn.TransformerEncoderLayer(6, 2, 7, dropout=0.0, batch_first=True))
     network = MeanField.of(attention, normals(3, 5, 6))
-    assert {"linear1.weight", "linear2.weight"} <= network.local
-    assert not any(name.startswith("self_attn") for name in network.local)
+    assert network.exact == frozenset()  # positions of a sequence share their weights
+    assert network.approximate == {"linear1.weight", "linear1.bias", "linear2.weight", "linear2.bias"}
     values = values_of(network)
     found = [
         outputs_of(network, values, normals(3, 5, 6), Generator().manual_seed(0), local=local)
