@@ -121,6 +121,7 @@ def train(
     it counts as one. With `validation` the weights of the epoch with the best held-out log density are kept. Data,
     checkpoints and random numbers are as in `loop`; the model itself is left alone.
 
+    >>> from lapwing.bayes.likelihoods import Gaussian
     >>> x = torch.linspace(-1, 1, 40)[:, None]
     >>> trained = train(nn.Linear(1, 1), (x, 2 * x + 1), Gaussian(), epochs=200, optimiser=adam(0.05), progress=False)
     >>> f"{trained.weight.item():.2f}, {trained.bias.item():.2f}, {trained.training}"
