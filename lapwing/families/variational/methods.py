@@ -52,8 +52,8 @@ class NaturalGradient:
     """VOGN (Khan et al. 2018) or IVON (Shen et al. 2024): a running estimate h of the curvature gives the variances.
 
     With ess = p / η the posterior has precision ess · h + 1 / prior_variance. VOGN averages squared gradients of single
-    data, IVON needs ordinary gradients only. `initial_curvature` is h at the start, per datum. Noise is in the weights: for
-    networks with batch normalisation `BayesByBackprop` is better.
+    data, IVON needs ordinary gradients only, but several `samples` a step where steps are few. `initial_curvature` is h
+    at the start, per datum. Noise is in the weights: for networks with batch normalisation `BayesByBackprop` is better.
     """
 
     kind: Literal["ivon", "vogn"] = "vogn"
