@@ -137,7 +137,33 @@ def streaming(cells: Cells) -> Figure:
     return figure
 
 
-PLOTS = {plot.__name__: plot for plot in (batch_size, gradient_variance, passes, one_sample, sparse, streaming)}
+def variational(cells: Cells) -> Figure:
+    """Held-out scores over τ, a line a width: they fall together. Open marks are η = 1, which moves with the width."""
+    figure, panels = plt.subplots(1, 3, figsize=(11.5, 3.8), layout="constrained")
+    scores = {"test_nll": "NLL on test images", "test_accuracy": "accuracy", "test_ece": "calibration error"}
+    styles = ((BLUE, "o"), (RED, "s"), (GREEN, "^"), (PURPLE, "D"))
+    found = [cell for cell in cells.values() if cell["arguments"]["data"] == "mnist"]
+    widths = sorted({cell["arguments"]["hidden"] for cell in found})
+    for (colour, marker), width in zip(styles, widths, strict=False):
+        own = [cell for cell in found if cell["arguments"]["hidden"] == width]
+        balanced = [cell["result"] for cell in own if cell["arguments"]["tau"] is not None]
+        at_one = [cell["result"] for cell in own if cell["arguments"]["eta"] == "1"]
+        for axes, key in zip(panels, scores, strict=True):
+            taus, values = [result["tau"] for result in balanced], [result[key] for result in balanced]
+            axes.semilogx(taus, values, color=colour, marker=marker, label=f"N = {width:,}")
+            for result in at_one:
+                axes.plot(result["tau"], result[key], color=colour, marker=marker, fillstyle="none", markersize=10)
+    for axes, label in zip(panels, scores.values(), strict=True):
+        axes.set(xlabel="τ = η N / p", ylabel=label)
+        axes.grid(alpha=0.2)
+    panels[0].legend(frameon=False, title="open: η = 1")
+    return figure
+
+
+PLOTS = {
+    plot.__name__: plot
+    for plot in (batch_size, gradient_variance, passes, one_sample, sparse, streaming, variational)
+}  # fmt: skip
 
 
 def main() -> None:

@@ -121,6 +121,7 @@ def train(
     it counts as one. With `validation` the weights of the epoch with the best held-out log density are kept. Data,
     checkpoints and random numbers are as in `loop`; the model itself is left alone.
 
+    >>> from lapwing.bayes.likelihoods import Gaussian
     >>> x = torch.linspace(-1, 1, 40)[:, None]
     >>> trained = train(nn.Linear(1, 1), (x, 2 * x + 1), Gaussian(), epochs=200, optimiser=adam(0.05), progress=False)
     >>> f"{trained.weight.item():.2f}, {trained.bias.item():.2f}, {trained.training}"
@@ -137,8 +138,11 @@ def train(
     def loss(weights: Weights, inputs: Tensor, targets: Tensor, generator: Generator) -> Tensor:
         del generator  # the loss itself is not random
         outputs = functional_call(copy, weights, (inputs,))
+        fit = -log_prob(likelihood, outputs, targets) / len(inputs)
+        if prior_precision == 0:
+            return fit
         energy = sum((weights[name].square().sum() for name in names), start=outputs.new_zeros(()))
-        return -log_prob(likelihood, outputs, targets) / len(inputs) + prior_precision / (2 * n) * energy
+        return fit + prior_precision / (2 * n) * energy
 
     def score(weights: Weights) -> float:
         copy.eval()

@@ -3,15 +3,15 @@
 Weights are replaced in a functional call. Where a weight is used exactly once, by a linear layer or a convolution, its
 noise can be drawn at the layer's outputs instead, whose mean and variance are products with the means and variances of
 the weights (local reparametrisation, Kingma et al. 2015): less gradient noise, since every datum has noise of its own.
-For linear layers on vectors this is exact. Positions of a convolution then have independent noise, an approximation
-that is made in training only: draws of functions and the reported ELBO are from draws of the weights.
+For linear layers on vectors this is exact. Positions of a convolution, or of a sequence, then have independent noise,
+an approximation that is made in training only: draws of functions and the reported ELBO are from draws of the weights.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, final
@@ -48,7 +48,8 @@ class MeanField:
     model: nn.Module
     random: tuple[str, ...]
     sizes: tuple[int, ...]
-    local: frozenset[str]  # whose noise may be drawn at a layer's outputs
+    exact: frozenset[str]  # whose noise may as well be drawn at a layer's outputs
+    approximate: frozenset[str]  # whose noise may be drawn there too, as an approximation
     prior_variance: float
 
     @staticmethod
@@ -59,21 +60,22 @@ class MeanField:
         if not 0 < prior_variance < float("inf"):
             raise ValueError(f"prior_variance is {prior_variance}, expected a positive number")
         chosen = _chosen(model, select)
-        copy = _switched(deepcopy(model), training=True)
+        copy = _training(deepcopy(model))
         sizes = tuple(weight.numel() for name, weight in copy.named_parameters() if name in chosen)
-        return MeanField(copy, chosen, sizes, frozenset(_local(copy, example, chosen)), prior_variance)
+        return MeanField(copy, chosen, sizes, *_local(copy, example, chosen), prior_variance)
 
     @staticmethod
     def restored(
-        model: nn.Module, random: tuple[str, ...], local: frozenset[str], prior_variance: float
+        model: nn.Module, random: tuple[str, ...], exact: frozenset[str], approximate: frozenset[str],
+        prior_variance: float,
     ) -> MeanField:  # fmt: skip
         """A mean field whose choices were made before."""
-        copy = _switched(deepcopy(model), training=True)
+        copy = _training(deepcopy(model))
         found = {name: weight.numel() for name, weight in copy.named_parameters()}
         missing = [name for name in random if name not in found]
         if missing:
             raise ValueError(f"the network has no weight named {missing[0]}: it was made for another one")
-        return MeanField(copy, random, tuple(found[name] for name in random), local, prior_variance)
+        return MeanField(copy, random, tuple(found[name] for name in random), exact, approximate, prior_variance)
 
     @property
     def size(self) -> int:
@@ -91,29 +93,34 @@ class MeanField:
         spread = {name + LOG_STD: torch.full_like(values[name], math.log(initial_std)) for name in self.random}
         return {**values, **spread}
 
-    def divergence(self, values: Mapping[str, Tensor]) -> Tensor:  # ()
+    def divergence(self, values: Weights) -> Tensor:  # ()
         """KL(q | prior) in closed form."""
-        total = torch.zeros((), dtype=torch.float64)
-        for name in self.random:
-            mean, log_std = values[name].reshape(-1), values[name + LOG_STD].reshape(-1)
-            squares = torch.dot(mean, mean) + (2 * log_std).exp().sum()
-            total = total.to(mean.device) + 0.5 * squares / self.prior_variance - log_std.sum()
-        return total + 0.5 * self.size * (math.log(self.prior_variance) - 1)
+        return self.gaussians(values)[2]
 
-    def outputs(self, values: Weights, inputs: Tensor, generator: Generator, *, local: bool = True) -> Tensor:
-        """Outputs with fresh noise: at the layers where that is possible and asked for, else in the weights."""
-        at_layers = self.local if local else frozenset()
+    def gaussians(self, values: Weights) -> tuple[Weights, Weights, Tensor]:
+        """Means and variances of the random weights, and the divergence: once a step, however often they are used."""
+        means, variances, total = {}, {}, torch.zeros((), dtype=torch.float64)
+        for name in self.random:
+            means[name], variances[name], part = _Gaussian.apply(
+                values[name], values[name + LOG_STD], self.prior_variance
+            )
+            total = total.to(part.device) + part
+        return means, variances, total
+
+    def outputs(
+        self, values: Weights, variances: Weights, inputs: Tensor, generator: Generator, at_layers: frozenset[str]
+    ) -> Tensor:
+        """Outputs with fresh noise: for some weights at the outputs of their layers, for the others in the weights."""
         weights = self._tensors(values)
         for name in self.random:
             if name not in at_layers:
                 noise = torch.randn(weights[name].shape, generator=generator, dtype=weights[name].dtype)
-                weights[name] = weights[name] + values[name + LOG_STD].exp() * noise.to(weights[name].device)
-        variances = {id(weights[name]): values[name + LOG_STD] for name in at_layers}
-        with LocalNoise(variances, generator):
+                weights[name] = weights[name] + variances[name].sqrt() * noise.to(weights[name].device)
+        with LocalNoise({id(weights[name]): variances[name] for name in at_layers}, generator):
             return functional_call(self.model, weights, (inputs,))
 
     def draw(self, values: Weights, seed: int, column: int) -> Weights:
-        """Weights of one draw, the same whenever they are asked for; without values, of the prior."""
+        """Weights of one draw, the same whenever they are asked for."""
         weights, start = self._tensors(values), 0
         for name, size in zip(self.random, self.sizes, strict=True):
             normals = Noise(seed, SAMPLE).rows(start, start + size, 1, column).reshape(weights[name].shape)
@@ -137,12 +144,41 @@ class MeanField:
 
 
 @final
+class _Gaussian(torch.autograd.Function):
+    """Mean, variance and divergence from the prior, of means and log standard deviations.
+
+    The gradients of all three are put together by hand, in three passes over the weights: automatic differentiation
+    takes three times as many, which for wide layers cost as much as the products.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, mean: Tensor, log_std: Tensor, prior_variance: float) -> tuple[Tensor, Tensor, Tensor]:
+        variance = (2 * log_std).exp_()
+        flat = mean.reshape(-1)
+        squares = torch.dot(flat, flat).double() + variance.sum().double()
+        constant = 0.5 * mean.numel() * (math.log(prior_variance) - 1)
+        ctx.save_for_backward(mean, variance)
+        ctx.prior_variance = prior_variance
+        return mean.view_as(mean), variance, 0.5 * squares / prior_variance - log_std.sum().double() + constant
+
+    @staticmethod
+    def backward(
+        ctx: Any, by_mean: Tensor, by_variance: Tensor, by_divergence: Tensor
+    ) -> tuple[Tensor, Tensor, None]:  # fmt: skip
+        mean, variance = ctx.saved_tensors
+        scale = float(by_divergence)
+        slope, unit = by_variance + 0.5 * scale / ctx.prior_variance, variance.new_full((), -scale)
+        by_log_std = torch.addcmul(unit, slope, variance, value=2)  # 2 ∂/∂σ² σ², less the scale of the logarithm
+        return torch.add(by_mean, mean, alpha=scale / ctx.prior_variance), by_log_std, None
+
+
+@final
 class LocalNoise(TorchFunctionMode):
     """Adds to the output of a layer the noise that its random weights, given by identity, would cause there."""
 
-    def __init__(self, log_stds: dict[int, Tensor], generator: Generator) -> None:
+    def __init__(self, variances: dict[int, Tensor], generator: Generator) -> None:
         super().__init__()
-        self.log_stds, self.generator = log_stds, generator
+        self.variances, self.generator = variances, generator
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """The layer's output, with noise where its weight is random."""
@@ -152,10 +188,9 @@ class LocalNoise(TorchFunctionMode):
         if func not in LAYERS:
             return output
         inputs, weight, bias, rest, options = _arguments(args, kwargs)
-        if id(weight) not in self.log_stds:
+        if id(weight) not in self.variances:
             return output
-        of_bias = None if bias is None or id(bias) not in self.log_stds else (2 * self.log_stds[id(bias)]).exp()
-        variance = func(inputs.square(), (2 * self.log_stds[id(weight)]).exp(), of_bias, *rest, **options)
+        variance = func(inputs.square(), self.variances[id(weight)], self.variances.get(id(bias)), *rest, **options)
         noise = torch.randn(output.shape, generator=self.generator, dtype=output.dtype).to(output.device)
         return output + variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt() * noise
 
@@ -169,6 +204,7 @@ class _Uses(TorchFunctionMode):
         self.names = names
         self.used: dict[str, Counter[str]] = {name: Counter() for name in names.values()}
         self.weight_of: dict[str, str] = {}  # the bias of a layer -> its weight
+        self.on_vectors: set[str] = set()  # weights of linear layers whose inputs have no positions
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """The function's own value."""
@@ -179,7 +215,9 @@ class _Uses(TorchFunctionMode):
             return output  # a shape or a type
         found = [self.names[id(part)] for part in _flat((args, kwargs)) if id(part) in self.names]
         if func in LAYERS:
-            _, weight, bias, _, _ = _arguments(args, kwargs)
+            inputs, weight, bias, _, _ = _arguments(args, kwargs)
+            if func is functional.linear and inputs.ndim <= 2 and id(weight) in self.names:
+                self.on_vectors.add(self.names[id(weight)])
             for role, tensor in (("weight", weight), ("bias", bias)):
                 if id(tensor) in self.names:
                     self.used[self.names[id(tensor)]][role] += 1
@@ -191,19 +229,23 @@ class _Uses(TorchFunctionMode):
         return output
 
 
-def _local(model: nn.Module, example: Tensor, chosen: tuple[str, ...]) -> Iterator[str]:
-    """Random weights that one layer uses, once, and that nothing else uses; biases whose weight is such a one."""
+def _local(model: nn.Module, example: Tensor, chosen: tuple[str, ...]) -> tuple[frozenset[str], frozenset[str]]:
+    """Random weights that one layer uses, once, and that nothing else uses, and biases whose weight is such a one.
+
+    First those of linear layers on vectors, then the others.
+    """
     values = _values(model)
     for name in chosen:
         values[name].requires_grad_()
     uses = _Uses({id(values[name]): name for name in chosen})
     with torch.random.fork_rng(devices=[]), uses:
         functional_call(model, values, (example,))
-    once = {name for name, used in uses.used.items() if used == Counter(weight=1)}
-    yield from once
+    owner = {name: name for name, used in uses.used.items() if used == Counter(weight=1)}
     for name, used in uses.used.items():
-        if used == Counter(bias=1) and uses.weight_of.get(name) in once:
-            yield name
+        if used == Counter(bias=1) and uses.weight_of.get(name) in owner:
+            owner[name] = uses.weight_of[name]
+    exact = frozenset(name for name, weight in owner.items() if weight in uses.on_vectors)
+    return exact, frozenset(owner) - exact
 
 
 def _arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, Any, tuple[Any, ...], dict[str, Any]]:
@@ -246,9 +288,9 @@ def _values(model: nn.Module) -> Weights:
     return {name: tensor.detach().clone() for name, tensor in (*model.named_parameters(), *model.named_buffers())}
 
 
-def _switched(model: nn.Module, *, training: bool) -> nn.Module:
+def _training(model: nn.Module) -> nn.Module:
     """In training mode, but for dropout: the weights are random already."""
-    model.train(training)
+    model.train()
     for module in model.modules():
         if isinstance(module, DROPOUTS):
             module.eval()

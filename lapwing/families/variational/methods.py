@@ -12,7 +12,7 @@ import torch
 from torch import Generator, Tensor
 from torch.func import grad, vmap
 
-from lapwing.families.variational.mean_field import LOG_STD
+from lapwing.families.variational.mean_field import LOG_STD, MeanField
 from lapwing.training import Schedule, Weights, adam
 
 Energy = Callable[[Weights, Tensor, Tensor], Tensor]  # −log p of a batch at given weights, per datum: ()
@@ -21,10 +21,29 @@ Energy = Callable[[Weights, Tensor, Tensor], Tensor]  # −log p of a batch at g
 @final
 @dataclass(frozen=True)
 class BayesByBackprop:
-    """Adam on means and log standard deviations (Blundell et al. 2015), with noise at the layers where it can be."""
+    """Adam on means and log standard deviations (Blundell et al. 2015).
+
+    `local` says where noise is drawn at the outputs of layers rather than in the weights: "everywhere" a layer allows
+    it, or only where this is "exact" (linear layers on vectors), or "nowhere". For convolutions and sequences it is an
+    approximation with less gradient noise, at more than twice the cost of noise in the weights. Batch normalisation
+    undoes noise that a whole batch shares, so that it is not learnt: such networks need "everywhere".
+    """
 
     learning_rate: float = 1e-3
-    local: bool = True
+    local: Literal["exact", "everywhere", "nowhere"] = "everywhere"
+
+    def __post_init__(self) -> None:
+        if self.local not in ("exact", "everywhere", "nowhere"):
+            raise ValueError(f"local is {self.local!r}, expected 'exact', 'everywhere' or 'nowhere'")
+
+    def at_layers(self, network: MeanField) -> frozenset[str]:
+        """The weights whose noise is drawn at the outputs of their layers."""
+        chosen = {
+            "exact": network.exact,
+            "everywhere": network.exact | network.approximate,
+            "nowhere": frozenset[str](),
+        }
+        return chosen[self.local]
 
 
 @final
@@ -33,7 +52,8 @@ class NaturalGradient:
     """VOGN (Khan et al. 2018) or IVON (Shen et al. 2024): a running estimate h of the curvature gives the variances.
 
     With ess = p / η the posterior has precision ess · h + 1 / prior_variance. VOGN averages squared gradients of single
-    data, IVON needs ordinary gradients only. `initial_curvature` is h at the start, per datum.
+    data, IVON needs ordinary gradients only, but several `samples` a step where steps are few. `initial_curvature` is h
+    at the start, per datum. Noise is in the weights: for networks with batch normalisation `BayesByBackprop` is better.
     """
 
     kind: Literal["ivon", "vogn"] = "vogn"

@@ -77,8 +77,9 @@ class Variational:
             "units": self.heat.units,
             "data": self.heat.data,
             "random_weights": self.network.size,
-            "noise_at_layers": sorted(self.network.local),
-            "noise_in_weights": sorted(set(self.network.random) - self.network.local),
+            "local_exactly": sorted(self.network.exact),
+            "local_approximately": sorted(self.network.approximate),
+            "never_local": sorted(set(self.network.random) - self.network.exact - self.network.approximate),
             "not_random": sorted(set(deterministic) - set(self.network.random)),
             "divergence": self.divergence,
             "divergence_per_unit": None if self.heat.units is None else self.divergence / self.heat.units,
@@ -88,6 +89,8 @@ class Variational:
             "draws": self.draws,
             "seed": self.seed,
             "tuning": [list(pair) for pair in self.tuning],
+            "tau_at_the_edge_of_the_grid": bool(self.tuning)
+            and self.heat.tau in (self.tuning[0][0], self.tuning[-1][0]),
         }
 
     def functions(self, inputs: Any, draws: int | None = None) -> Tensor:  # (draws, *outputs)
@@ -130,7 +133,8 @@ class Variational:
         noise = getattr(self.likelihood, "noise_std", None)
         about = {
             "format": FORMAT, "kind": "variational", "random": self.network.random, "heat": asdict(self.heat),
-            "prior_variance": self.network.prior_variance, "local": sorted(self.network.local), "draws": self.draws,
+            "prior_variance": self.network.prior_variance,
+            "exact": sorted(self.network.exact), "approximate": sorted(self.network.approximate), "draws": self.draws,
             "seed": self.seed, "curve": [asdict(epoch) for epoch in self.curve], "tuning": self.tuning,
             "likelihood": type(self.likelihood).__name__, "noise_std": None if noise is None else noise.tolist(),
         }  # fmt: skip
@@ -159,7 +163,13 @@ def load(path: str | Path, model: nn.Module) -> Variational:
         if about.get("format") != FORMAT or about.get("kind") != "variational":
             raise ValueError(f"{path} is not a variational fit of format {FORMAT}: it was not written by save()")
         values = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    network = MeanField.restored(model, tuple(about["random"]), frozenset(about["local"]), about["prior_variance"])
+    network = MeanField.restored(
+        model,
+        tuple(about["random"]),
+        frozenset(about["exact"]),
+        frozenset(about["approximate"]),
+        about["prior_variance"],
+    )
     expected = {name: tuple(tensor.shape) for name, tensor in network.start(1.0).items()}
     found = {name: tuple(tensor.shape) for name, tensor in values.items()}
     if expected != found:

@@ -88,7 +88,7 @@ def test_the_stochastic_elbo_is_unbiased_with_noise_at_the_layers_and_in_the_wei
     x, y = regression(30)
     posterior = fit(mlp(), (x, y), Gaussian(0.3), temperature=1.0, epochs=30, initial_std=0.3, **QUIET)
     found = []
-    for local in (True, False):
+    for local in ("exact", "nowhere"):
         plan = _Plan(
             posterior.network, Source.of((x, y)), Gaussian(0.3), BayesByBackprop(local=local), 1, 30, 1, 30, None, 2, 0
         )
@@ -133,19 +133,21 @@ def test_the_model_and_its_gradients_are_untouched():
     assert torch.equal(posterior.functions(x)[:, :4], posterior.functions(x[:4]))  # eval mode: no batch mates
 
 
-def test_a_convolutional_classifier_learns_digits():
+@pytest.mark.parametrize(("local", "norm"), [("exact", nn.Identity), ("everywhere", lambda: nn.BatchNorm2d(8))])
+def test_a_convolutional_classifier_learns_digits(local, norm):
     from sklearn.datasets import load_digits
 
     digits = load_digits()
     x, y = torch.tensor(digits.images[:, None] / 16, dtype=torch.float32), torch.tensor(digits.target)
     model = seeded(lambda: nn.Sequential(
-        nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(128, 10)
+        nn.Conv2d(1, 8, 3, padding=1), norm(), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(128, 10)
     )).float()  # fmt: skip
     posterior = fit(
         model, (x[:1200], y[:1200]), Categorical(), temperature=0.1, epochs=8, batch_size=32,
-        method=BayesByBackprop(0.01), draws=20, **QUIET,
+        method=BayesByBackprop(0.01, local), draws=20, **QUIET,
     )  # fmt: skip
-    assert posterior.network.local == {"0.weight", "0.bias", "5.weight", "5.bias"}
+    assert posterior.network.exact == {"5.weight", "5.bias"}
+    assert posterior.network.approximate == {"0.weight", "0.bias"}
     scores = variational.held_out(posterior, (x[1200:], y[1200:]))
     assert scores["accuracy"] > 0.9
     assert scores["nll"] < scores["gibbs_nll"]  # Jensen
@@ -255,6 +257,7 @@ def test_tau_is_tuned_on_held_out_data(monkeypatch):
     scores = dict(posterior.tuning)
     assert scores[1e-3] == pytest.approx(variational.held_out(posterior, (x[80:], y[80:]))["nll"])
     assert scores[1e-3] < scores[1e3]
+    assert posterior.diagnostics["tau_at_the_edge_of_the_grid"]
 
 
 DEEP = lambda: seeded(lambda: nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2)))  # noqa: E731
@@ -290,6 +293,14 @@ BAD = {
     "noise by natural gradients": (
         lambda: fit(mlp(), regression(), Gaussian(), temperature=1.0, method=NaturalGradient(), epochs=1), "given noise_std"
     ),
+    "batch normalisation by VOGN": (
+        lambda: fit(
+            seeded(lambda: nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))), regression(), Gaussian(0.3),
+            temperature=1.0, method=NaturalGradient("vogn"), epochs=1,
+        ),
+        "VOGN needs the gradients of single data",
+    ),
+    "local": (lambda: BayesByBackprop(local="always"), "local is 'always', expected 'exact', 'everywhere' or 'nowhere'"),
     "method": (lambda: NaturalGradient("adam"), "kind is 'adam', expected 'ivon' or 'vogn'"),
 }  # fmt: skip
 

@@ -26,6 +26,12 @@ class Tied(nn.Module):
         return self.once(y) * self.scale
 
 
+def outputs_of(network, values, x, generator, local=True):
+    means, variances, _ = network.gaussians(values)
+    at_layers = network.exact | network.approximate if local else frozenset()
+    return network.outputs({**values, **means}, variances, x, generator, at_layers)
+
+
 def values_of(network, std=0.3):
     values = network.start(std)
     for index, name in enumerate(network.random):
@@ -35,7 +41,8 @@ def values_of(network, std=0.3):
 
 def test_noise_goes_to_layers_only_where_a_weight_is_used_once():
     network = MeanField.of(seeded(Tied), normals(5, 3))
-    assert network.local == {"once.weight", "once.bias"}
+    assert network.exact == {"once.weight", "once.bias"}
+    assert network.approximate == frozenset()
     assert set(network.random) == {"twice.weight", "twice.bias", "once.weight", "once.bias", "scale", "table.weight"}
     assert network.size == 9 + 3 + 12 + 4 + 4 + 18
 
@@ -55,10 +62,11 @@ def test_noise_at_a_layer_has_the_mean_and_variance_of_noise_in_its_weights(make
     """The layer is linear in its weights, so the variance of an output is Σ (∂output/∂w)² σ², here by autograd."""
     layer, x = seeded(make), normals(*shape, seed=8)
     network = MeanField.of(layer, x)
-    assert network.local == set(network.random)
+    assert network.exact | network.approximate == set(network.random)
+    assert network.exact == (frozenset(network.random) if isinstance(layer, nn.Linear) else frozenset())
     values, generator, draws = values_of(network), Generator().manual_seed(0), 4000
     with torch.no_grad():  # data have noise of their own, so that one large batch holds many draws
-        found = network.outputs(values, x.repeat(draws, *[1] * (x.ndim - 1)), generator).reshape(draws, len(x), -1)
+        found = outputs_of(network, values, x.repeat(draws, *[1] * (x.ndim - 1)), generator).reshape(draws, len(x), -1)
         mean = functional_call(layer, {name: values[name] for name in network.random}, (x,))
     weights = {name: values[name] for name in network.random}
     jacobians = torch.func.jacrev(lambda w: functional_call(layer, w, (x,)))(weights)
@@ -74,8 +82,8 @@ def test_noise_at_a_layer_is_independent_between_data():
     layer, x = seeded(lambda: nn.Linear(3, 4)), normals(1, 3).expand(2, 3)
     network, generator = MeanField.of(layer, x), Generator().manual_seed(0)
     values, draws = values_of(network), 1000
-    local = torch.stack([network.outputs(values, x, generator) for _ in range(draws)]).detach()
-    plain = torch.stack([network.outputs(values, x, generator, local=False) for _ in range(draws)]).detach()
+    local = torch.stack([outputs_of(network, values, x, generator) for _ in range(draws)]).detach()
+    plain = torch.stack([outputs_of(network, values, x, generator, local=False) for _ in range(draws)]).detach()
     correlation = [torch.corrcoef(found[:, :, 0].mT)[0, 1] for found in (local, plain)]
     assert abs(float(correlation[0])) < 5 / draws**0.5
     assert float(correlation[1]) == pytest.approx(1)
@@ -84,8 +92,8 @@ def test_noise_at_a_layer_is_independent_between_data():
 def test_weights_with_a_layer_whose_weight_is_not_random_get_their_own_noise():
     layer, x = seeded(lambda: nn.Linear(3, 4)), normals(5, 3)
     network = MeanField.of(layer, x, select=lambda name: name == "bias")
-    assert network.local == frozenset()
-    draws = torch.stack([network.outputs(values_of(network), x, Generator().manual_seed(s)) for s in range(3)])
+    assert network.exact == network.approximate == frozenset()
+    draws = torch.stack([outputs_of(network, values_of(network), x, Generator().manual_seed(s)) for s in range(3)])
     assert draws.detach().std(0).min() > 0
 
 
@@ -93,7 +101,7 @@ def test_an_input_of_zeros_has_finite_gradients():
     layer = seeded(lambda: nn.Linear(3, 4, bias=False))
     network = MeanField.of(layer, torch.zeros(5, 3).double())
     values = {name: value.requires_grad_() for name, value in values_of(network).items()}
-    network.outputs(values, torch.zeros(5, 3).double(), Generator().manual_seed(0)).sum().backward()
+    outputs_of(network, values, torch.zeros(5, 3).double(), Generator().manual_seed(0)).sum().backward()
     assert all(value.grad.isfinite().all() for value in values.values())
 
 
@@ -106,6 +114,25 @@ def test_divergence_is_that_of_torch():
     )
     assert float(network.divergence(values)) == pytest.approx(float(expected), rel=1e-12)
     assert float(network.divergence(network.prior(values))) == pytest.approx(0, abs=1e-12)
+
+
+def test_gradients_by_hand_are_those_of_autograd():
+    """Of a function of means, variances and the divergence, against the same written in plain operations."""
+    network = MeanField.of(mlp(), normals(5, 3), prior_variance=0.4)
+    values = {name: value.requires_grad_() for name, value in values_of(network).items()}
+    factor = {name: normals(*values[name].shape, seed=9) for name in network.random}
+
+    def combined(means, variances, divergence):
+        parts = [(factor[name] * means[name] * variances[name].square()).sum() for name in network.random]
+        return 0.3 * divergence + sum(parts)
+
+    ours = torch.autograd.grad(combined(*network.gaussians(values)), list(values.values()))
+    variances = {name: (2 * values[name + LOG_STD]).exp() for name in network.random}
+    plain = sum(
+        0.5 * ((variances[n] + values[n].square()) / 0.4 - 1 - (variances[n] / 0.4).log()).sum() for n in network.random
+    )
+    expected = torch.autograd.grad(combined(values, variances, plain), list(values.values()))
+    assert all(torch.allclose(one, other, rtol=1e-12) for one, other in zip(ours, expected, strict=True))
 
 
 def test_draws_of_the_weights_have_the_right_covariance():
@@ -135,14 +162,16 @@ def test_normalisation_layers_are_not_random_unless_asked_for():
 
 def test_reparametrised_and_attention_weights_get_noise_of_their_own():
     model = seeded(lambda: parametrizations.weight_norm(nn.Linear(3, 4)))
-    assert MeanField.of(model, normals(5, 3)).local == frozenset()
+    network = MeanField.of(model, normals(5, 3))
+    assert network.exact == network.approximate == frozenset()
     attention = seeded(lambda: nn.TransformerEncoderLayer(6, 2, 7, dropout=0.0, batch_first=True))
     network = MeanField.of(attention, normals(3, 5, 6))
-    assert {"linear1.weight", "linear2.weight"} <= network.local
-    assert not any(name.startswith("self_attn") for name in network.local)
+    assert network.exact == frozenset()  # positions of a sequence share their weights
+    assert network.approximate == {"linear1.weight", "linear1.bias", "linear2.weight", "linear2.bias"}
     values = values_of(network)
     found = [
-        network.outputs(values, normals(3, 5, 6), Generator().manual_seed(0), local=local) for local in (True, False)
+        outputs_of(network, values, normals(3, 5, 6), Generator().manual_seed(0), local=local)
+        for local in (True, False)
     ]
     assert all(bool(outputs.isfinite().all()) for outputs in found)
 
@@ -158,7 +187,7 @@ def test_recurrent_weights_get_noise_that_matters():
 
     network = MeanField.of(seeded(Last), normals(5, 6, 3))
     values = {name: value.requires_grad_() for name, value in values_of(network).items()}
-    one, other = (network.outputs(values, normals(5, 6, 3), Generator().manual_seed(s)) for s in (0, 1))
+    one, other = (outputs_of(network, values, normals(5, 6, 3), Generator().manual_seed(s)) for s in (0, 1))
     assert not torch.allclose(one, other)
     one.sum().backward()
     assert all(values[name + LOG_STD].grad.abs().max() > 0 for name in network.random)

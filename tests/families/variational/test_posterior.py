@@ -127,8 +127,8 @@ def test_scores_of_classes_are_those_by_hand():
 
 def test_diagnostics_say_what_was_done(posterior):
     found = posterior.diagnostics
-    assert found["noise_at_layers"] == ["0.bias", "0.weight", "2.bias", "2.weight"]
-    assert found["not_random"] == found["noise_in_weights"] == []
+    assert found["local_exactly"] == ["0.bias", "0.weight", "2.bias", "2.weight"]
+    assert found["not_random"] == found["local_approximately"] == found["never_local"] == []
     assert found["temperature_from"] == "η = 0.5"
     assert found["epochs"] == 20
     balanced = fit(mlp(), regression(), Gaussian(0.3), temperature=variational.Balanced(0.1), epochs=1, progress=False)
