@@ -30,7 +30,11 @@ CELLS: dict[str, dict[str, Any]] = {
     "last layer, n = 1000, default": {"n": 1000, "prior": "g", "select": "linear.", "pictures": None},
     "all weights, n = 100, default": {"n": 100, "prior": "g", "select": None, "pictures": None},
 }
-PRIORS = {"g": lambda: lw.GPrior(), "isotropic": lambda: lw.Isotropic(), "g per weight": lambda: lw.GPrior(each="weight")}
+PRIORS = {
+    "g": lambda: lw.GPrior(),
+    "isotropic": lambda: lw.Isotropic(),
+    "g per weight": lambda: lw.GPrior(each="weight"),
+}
 
 
 def measure(n: int, prior: str, select: str | None, pictures: int | None) -> dict:
@@ -47,7 +51,7 @@ def measure(n: int, prior: str, select: str | None, pictures: int | None) -> dic
     spent["fit_seconds"] = time.perf_counter() - started
     temperature = posterior.diagnostics["temperature_scaling"]["temperature"]
     started = time.perf_counter()
-    found = {name: predicted(posterior, model, inputs, temperature) for name, (inputs, _) in sets.items()}
+    found = {name: predicted(posterior, inputs, temperature) for name, (inputs, _) in sets.items()}
     spent["predict_seconds_per_image"] = (time.perf_counter() - started) / sum(len(pair[0]) for pair in sets.values())
     scores = {name: scored(found[name], labels) for name, (_, labels) in sets.items() if labels is not None}
     return {
@@ -93,7 +97,7 @@ def fashion(count: int) -> Tensor:
     return large.clamp(0, 1).expand(-1, 3, -1, -1).contiguous()
 
 
-def predicted(posterior: lw.Posterior, model: torch.nn.Module, x: Tensor, temperature: float) -> dict[str, Tensor]:
+def predicted(posterior: lw.Posterior, x: Tensor, temperature: float) -> dict[str, Tensor]:
     """Probabilities of every method and scores of novelty, a few images at a time."""
     parts: list[dict[str, Tensor]] = []
     for batch in x.split(25):
