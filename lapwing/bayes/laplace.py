@@ -71,7 +71,7 @@ class Tangent:
 
     def _tolerance(self) -> float:
         """In nats: what products in the precision of the features can tell apart."""
-        return 1e-10 if self.model.features.like.dtype == torch.float64 else 1e-3
+        return 1e-14 if self.model.features.like.dtype == torch.float64 else 1e-3
 
     def weights(self, at: AtMode) -> Tensor:  # (d,)
         """The weights at a mode."""
