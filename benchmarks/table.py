@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import harness
+import table_networks as networks
 
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 
@@ -199,11 +200,11 @@ products and an overhead for orthogonalisation and tuning that weighs most where
 
 ## Streamed features
 
-Rows made on the fly, by products alone: the features are never stored. Memory still grows with n, by about 60 vectors of
-that length where 26 are needed.
+Rows made on the fly, by products alone: neither the features nor any block of all rows is stored. What still grows with n
+are the targets, their weights and temporaries of that length.
 
 {streaming(parts["streaming"])}
-"""
+{networks.page(parts)}"""
 
 
 if __name__ == "__main__":

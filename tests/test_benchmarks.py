@@ -24,7 +24,11 @@ RUNNABLE = [
 
 @pytest.mark.parametrize("script", RUNNABLE)
 def test_the_smallest_cell_runs_and_agrees(script, tmp_path):
-    subprocess.run([sys.executable, script, "--smallest", "--out", tmp_path], check=True, capture_output=True)
+    command = [sys.executable, script, "--smallest", "--out", tmp_path]
+    finished = subprocess.run(command, capture_output=True, text=True, check=False)
+    if finished.returncode and "FileNotFoundError" in finished.stderr and "LAPWING_DATA" in finished.stderr:
+        pytest.skip(f"needs data that are not here: {finished.stderr.splitlines()[-1]}")
+    assert finished.returncode == 0, finished.stderr
     (path,) = tmp_path.glob("*.jsonl")
     (text,) = path.read_text().splitlines()
     cell = json.loads(text)
