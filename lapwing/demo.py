@@ -61,7 +61,9 @@ def main(folder: Path = Path("runs/demo")) -> None:
         console.print(line)
     del scored
     console.print(f"\nPage: {page}  ({time.perf_counter() - started:.0f} s in all)")
-    console.print("Next: your own network with [bold]lapwing.fit(model, data, lapwing.Categorical(), validation=…)[/bold]")
+    console.print(
+        "Next: your own network with [bold]lapwing.fit(model, data, lapwing.Categorical(), validation=…)[/bold]"
+    )
 
 
 def timed(work):  # type: ignore[no-untyped-def]
@@ -125,7 +127,9 @@ def findings(sets: list[records.Evaluation], posterior: Posterior) -> list[str]:
         against = {
             method: metrics.paired(nll[records.OURS], other) for method, other in nll.items() if method != records.OURS
         }
-        said = ", ".join(f"{gap.mean:+.3f} ± {gap.standard_error:.3f} against {method}" for method, gap in against.items())
+        said = ", ".join(
+            f"{gap.mean:+.3f} ± {gap.standard_error:.3f} against {method}" for method, gap in against.items()
+        )
         lines.append(f"{name}: NLL {metrics.nll(ours, labels):.3f}, {said}.")
     before, after = (metrics.confidence(found[records.OURS][0]) for found in (upright, turned))
     lines.append(

@@ -134,4 +134,5 @@ def _check_probes(probes: int | None) -> None:
         raise ValueError(f"probes is {probes}, expected at least 1, or None for all outputs")
 
 
-Method = Exact | Krylov | CG | SGD
+Structural = Diagonal | KFAC | EKFAC | LowRank
+Method = Exact | Krylov | CG | SGD | Structural

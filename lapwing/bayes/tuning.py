@@ -46,12 +46,14 @@ def by_evidence(problem: Problem, tune_noise: bool, points: int = POINTS) -> Cur
 
 def held_out(
     whitened: Whitened, problem: Problem, features: LinearOperator, targets: Any,
-    *, noise_variance: Tensor | str, tune_noise: bool, prior_noise: Tensor,
+    *, noise_variance: Tensor | str, tune_noise: bool, prior_noise: Tensor, outputs: Tensor | None = None,
+    with_evidence: bool = True,
 ) -> Curve:  # fmt: skip
     """Held-out density and evidence over multiples of the precision.
 
     The predictive mean depends only on the ratio q of noise to prior precision, and the variances are
-    (q v(q) + noise) / b for a multiple b of both, so the best b of each ratio is known in closed form.
+    (q v(q) + noise) / b for a multiple b of both, so the best b of each ratio is known in closed form. `outputs` are
+    the predictive mean where it is a network's own.
     """
     if isinstance(noise_variance, str):
         raise ValueError(noise_variance)
@@ -60,16 +62,19 @@ def held_out(
         raise ValueError(f"validation has {features.shape[0]} outputs and {len(y)} targets")
     noise = noise_variance.reshape(-1).repeat(len(y) // noise_variance.numel())
     projected, k = whitened.project(features), whitened.values
+    fixed = None if outputs is None else outputs.double().reshape(-1)
     variance = _variance_over_ratio(whitened, features, projected, prior_noise)
 
     def density(ratio: float) -> tuple[float, float]:
-        mean = projected @ (ratio * k.sqrt() * whitened.statistics.targets / (1 + ratio * k))
+        mean = fixed
+        if mean is None:
+            mean = projected @ (ratio * k.sqrt() * whitened.statistics.targets / (1 + ratio * k))
         spread = ratio * variance(ratio) + noise
         errors = (y - mean).square() / spread
         b = float(1 / errors.mean()) if tune_noise else 1.0
         return float(-0.5 * (b * errors + (2 * np.pi * spread / b).log()).mean()), b
 
-    return _curve(problem, tune_noise, density)
+    return _curve(problem if with_evidence else None, tune_noise, density, largest=problem.largest)
 
 
 @final
