@@ -368,19 +368,27 @@ def _structured(task: _Task, method: Structural, why: str) -> _Solved:
         fits = at_weights(model, task.prior)
     elif task.tangent is None:
         task.report("finding the modes of the linear model")
+        model = replace(model, features=_stored(model.features)) if model.centre is not None else model
         fits = least_squares(model, task.prior, task.shape.curvature, task.noise)
     known = approximate(task.shape, model, fits, task.noise, task.draws)
     task.report("maximising the evidence")
-    optimum = _tuned_structure(known, task)
-    found = {"method": repr(method), "why": why, "converged": optimum.converged, "evidence_at": task.evidence_at}
+    optimum, bounded = _tuned_structure(known, task)
+    found = {
+        "method": repr(method), "why": why, "converged": optimum.converged and not bounded,
+        "evidence_at": task.evidence_at, "noise_at_floor": bounded,
+    }  # fmt: skip
     return _solved(task, known, optimum, {"data_passes": 1, **found, **task.shape.diagnostics})
 
 
-def _tuned_structure(known: Approximate, task: _Task) -> Optimum:
+def _tuned_structure(known: Approximate, task: _Task) -> tuple[Optimum, bool]:
+    """The optimum, and whether its noise had to be kept from running to zero.
+
+    It runs where the mode fits every target and the structure leaves out what that takes, as few eigenpairs do.
+    """
     problem, values = known.problem(task.prior), known.curvature.ratios(1.0)
     values = values[values > 1e-10 * values.max()]
     if task.tangent is not None and not (task.by_evidence and task.evidence_at == "weights"):
-        return _tuned_at_mode(problem, values, task.prior, task.choice, task.tangent, task.by_evidence)
+        return _tuned_at_mode(problem, values, task.prior, task.choice, task.tangent, task.by_evidence), False
     tune_noise = task.tangent is None and task.model.gaussian.noise_std is None
     problem = replace(
         problem, tune_prior=task.choice.tuned, tune_noise=tune_noise, prior_hyperprior=task.choice.hyperprior,
@@ -388,7 +396,8 @@ def _tuned_structure(known: Approximate, task: _Task) -> Optimum:
     )  # fmt: skip
     start = Precisions(task.prior.precision, torch.ones(1, dtype=torch.float64))
     optimum = evidence.maximise(problem, evidence.scan(problem, start, 19))
-    return replace(optimum, at=_above_floor(problem, optimum.at, LOWEST_RATIO))
+    kept = _above_floor(problem, optimum.at, LOWEST_RATIO)
+    return replace(optimum, at=kept), bool((kept.noise < optimum.at.noise).any())
 
 
 def _fits(sampler: Sampler) -> bool:

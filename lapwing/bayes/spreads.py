@@ -129,9 +129,9 @@ def _products(left: Tensor, right: Tensor, full: bool) -> Tensor:  # (b, c, r) -
 
 def _outside(whitened: Whitened, rows: Tensor, inside: Tensor, full: bool) -> Tensor:
     """What rows have outside the spectrum, where the prior is left as it was."""
-    left = _products(rows, rows, full) - _products(inside, inside, full)
     if whitened.spectrum.complete:
-        return torch.zeros_like(left)
+        return rows.new_zeros(*rows.shape[:2], *rows.shape[1:2] if full else ())
+    left = _products(rows, rows, full) - _products(inside, inside, full)
     return left if full else left.clamp_min(0)
 
 
