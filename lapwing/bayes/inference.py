@@ -43,7 +43,7 @@ from lapwing.bayes.statistics import (
 )
 from lapwing.linalg import krylov, stochastic
 from lapwing.linalg.memory import available_bytes, check_memory, readable
-from lapwing.linalg.operators import Dense, LinearOperator, check_adjoint, row_blocks
+from lapwing.linalg.operators import Dense, Double, LinearOperator, check_adjoint, row_blocks
 from lapwing.linalg.progress import Report, reporter
 from lapwing.linalg.spectral import Side
 
@@ -183,7 +183,8 @@ def _shaped(task: _Task, method: Structural, model: LinearModel) -> _Task:
     """The task with its structured curvature, and the prior's scale as that can hold it."""
     task.report(f"making the curvature by {method!r}")
     if isinstance(method, LowRank):
-        return replace(task, shape=low_rank(task.model, task.prior, method.rank, method.rtol, task.noise.seed))
+        known = task.model if model.centre is None else replace(task.model, features=_in_double(task.model.features))
+        return replace(task, shape=low_rank(known, task.prior, method.rank, method.rtol, task.noise.seed))
     if model.structure is None:
         raise ValueError(
             f"{method!r} needs a network with layers, and this linear model is of a design matrix: use LowRank(rank) "
@@ -236,6 +237,12 @@ def _stored(features: LinearOperator) -> LinearOperator:
         matrix[start : start + len(block)] = block
         start += len(block)
     return Dense(matrix)
+
+
+def _in_double(features: LinearOperator) -> LinearOperator:
+    """Stored features in double precision where they fit: eigenvalues below the square of single precision count."""
+    stored = _stored(Double(features))
+    return stored if isinstance(stored, Dense) else features
 
 
 def _solve(task: _Task, method: Method, why: str, *, asked: bool) -> _Solved:
@@ -368,7 +375,7 @@ def _structured(task: _Task, method: Structural, why: str) -> _Solved:
         fits = at_weights(model, task.prior)
     elif task.tangent is None:
         task.report("finding the modes of the linear model")
-        model = replace(model, features=_stored(model.features)) if model.centre is not None else model
+        model = replace(model, features=_in_double(model.features)) if model.centre is not None else model
         fits = least_squares(model, task.prior, task.shape.curvature, task.noise)
     known = approximate(task.shape, model, fits, task.noise, task.draws)
     task.report("maximising the evidence")
