@@ -25,7 +25,7 @@ from lapwing import (
     infer,
     linearise,
 )
-from lapwing.bayes import approximate
+from lapwing.bayes import approximate, spreads
 from lapwing.bayes.priors import GPrior
 from lapwing.network.jacobian import Network
 from lapwing.network.kfac import eigencorrected, factorise, root_of
@@ -222,6 +222,29 @@ def test_the_held_out_curve_is_that_of_predictions_at_each_precision(kind, metho
         if kind == "gaussian":  # that of class labels is left out where a mode takes long
             assert other.log_evidence.value == pytest.approx(float(curve.log_evidence[number]), rel=1e-6)
     assert float(best) >= float(curve.held_out.max()) - 1e-6
+
+
+@pytest.mark.parametrize("full", [True, False], ids=["covariances", "variances"])
+@pytest.mark.parametrize("method", [KFAC(), LowRank(9)], ids=repr)
+def test_eigenvalues_shared_out_over_a_grid_give_the_same_spreads(method, full, monkeypatch):
+    """To a step squared over eight, 2e-4, of the diagonal."""
+    model, inputs, targets = problem("categorical")
+    posterior = fit(model, (inputs, targets), Categorical(), prior=Isotropic(0.9), method=method, draws=2)
+    new = normal(5, 3, seed=21)
+    arguments = (posterior.belief, posterior.features_at(new), (5, 2), torch.zeros(32, 2).double(), 0)
+    direct = spreads.over_ratio(*arguments, full=full)
+    monkeypatch.setattr(spreads, "STORED_SHARE", 1e12)
+    binned = spreads.over_ratio(*arguments, full=full)
+    for ratio in (1e-6, 0.03, 1.0, 50.0, 1e7):
+        expected, found = direct(ratio), binned(ratio)
+        torch.testing.assert_close(found.variance, expected.variance, rtol=2e-4, atol=0)
+        if full:
+            sizes = expected.variance.sqrt()
+            error = (found.covariance - expected.covariance).abs() / (sizes[:, :, None] * sizes[:, None])
+            assert float(error.max()) <= 2e-4
+            assert float(error.max()) > 0
+        else:
+            assert found.covariance is None
 
 
 def noise_at(posterior, multiple: float, curve) -> float:
