@@ -39,6 +39,7 @@ _HOME = {
     "SGD": "bayes.methods",
     "fit": "facade",
     "infer": "bayes.inference",
+    "laplace_approximation": "bayes.approximation",
     "last_layer": "network.parameters",
     "linearise": "network.linearisation",
     "subnetwork": "network.subnetwork",
