@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import nn
 
+from lapwing.bayes.approximate import EvidenceAt
 from lapwing.bayes.inference import infer
 from lapwing.bayes.likelihoods import Likelihood
 from lapwing.bayes.methods import Method
@@ -19,7 +20,7 @@ from lapwing.network.parameters import Select
 def fit(
     model: nn.Module, data: Any, likelihood: Likelihood, *, prior: Prior | None = None, method: Method | None = None,
     select: Select = None, validation: Any = None, total: int | None = None, draws: int = 32, seed: int = 0,
-    progress: bool | Report | None = None,
+    evidence_at: EvidenceAt = "mode", progress: bool | Report | None = None,
 ) -> Posterior:  # fmt: skip
     """The posterior of a trained network, linearised at its weights: what `linearise` and then `infer` give.
 
@@ -32,4 +33,7 @@ def fit(
     torch.Size([3, 1])
     """
     linear = linearise(model, data, likelihood, select=select, total=total)
-    return infer(linear, prior=prior, method=method, validation=validation, draws=draws, seed=seed, progress=progress)
+    return infer(
+        linear, prior=prior, method=method, validation=validation, draws=draws, seed=seed, evidence_at=evidence_at,
+        progress=progress,
+    )  # fmt: skip

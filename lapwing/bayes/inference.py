@@ -12,13 +12,23 @@ import torch
 from torch import Tensor
 
 from lapwing.bayes import evidence, iterative
+from lapwing.bayes.approximate import (
+    Approximate,
+    EvidenceAt,
+    Fits,
+    Shape,
+    approximate,
+    at_weights,
+    least_squares,
+    low_rank,
+)
 from lapwing.bayes.evidence import LOWEST_RATIO, Optimum, Precisions, Problem, largest_value
 from lapwing.bayes.iterative import Sampler
 from lapwing.bayes.laplace import AtMode, Known, Tangent, check_not_interpolating, surrogate, tangent
 from lapwing.bayes.likelihoods import Gaussian
 from lapwing.bayes.linear_model import Centre, LinearModel
 from lapwing.bayes.links import Link
-from lapwing.bayes.methods import CG, SGD, Exact, Krylov, Method
+from lapwing.bayes.methods import CG, SGD, Exact, Krylov, LowRank, Method, Structural
 from lapwing.bayes.noise import PRIOR, Noise
 from lapwing.bayes.posterior import LINK, Posterior, assemble, with_mode
 from lapwing.bayes.priors import DiagonalPrior, GPrior, Prior, resolve
@@ -35,7 +45,7 @@ from lapwing.bayes.statistics import (
 )
 from lapwing.linalg import krylov, stochastic
 from lapwing.linalg.memory import available_bytes, check_memory, readable
-from lapwing.linalg.operators import Dense, LinearOperator, check_adjoint, row_blocks
+from lapwing.linalg.operators import Dense, Double, LinearOperator, check_adjoint, row_blocks
 from lapwing.linalg.progress import Report, reporter
 from lapwing.linalg.spectral import Side
 
@@ -60,6 +70,8 @@ class _Task:
     report: Report
     tangent: Tangent | None = None  # of a likelihood that is not Gaussian; `model` is then its surrogate
     by_evidence: bool = True  # or the precision is left to held-out data
+    shape: Shape | None = None  # of a structured curvature
+    evidence_at: EvidenceAt = "mode"
 
 
 @final
@@ -67,7 +79,7 @@ class _Task:
 class _Solved:
     """What a method found; has the fields that `assemble` reads of a posterior."""
 
-    statistics: tuple[Statistics, ...] | Sampler
+    statistics: tuple[Statistics, ...] | Sampler | Approximate
     optimum: Optimum
     given: Gaussian
     outputs: int | None
@@ -84,13 +96,14 @@ class _Solved:
 
 def infer(
     model: LinearModel, *, prior: Prior | None = None, method: Method | None = None, validation: Any = None,
-    draws: int = 32, seed: int = 0, progress: bool | Report | None = None,
+    draws: int = 32, seed: int = 0, evidence_at: EvidenceAt = "mode", progress: bool | Report | None = None,
 ) -> Posterior:  # fmt: skip
     """The posterior of a linear model, its free precisions at the maximum of the evidence.
 
     `prior=None` is the g-prior, tuned. `method=None` chooses by size and free memory and says why. With `validation`,
     a pair of inputs and targets, the precision (and a noise that was not given) is the one with the best held-out
-    density.
+    density. A structured method (`Diagonal`, `KFAC`, `EKFAC`, `LowRank`) can take the evidence at the network's own
+    weights, `evidence_at="weights"`: no mode is found, and the precisions are known to be too small.
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
@@ -105,20 +118,22 @@ def infer(
     choice, report = resolve(prior or GPrior(), model.groups), reporter(progress)
     started = time.perf_counter()
     try:
-        return _inferred(model, choice, method, validation, Noise(seed), draws, report, started)
+        _check_evidence_at(evidence_at, method)
+        return _inferred(model, choice, method, validation, Noise(seed), draws, report, started, evidence_at)
     finally:  # neither an error nor Ctrl-C leaves a half-written line behind
         report("")
 
 
 def _inferred(
     model: LinearModel, choice: Prior, method: Method | None, validation: Any, noise: Noise, draws: int,
-    report: Report, started: float,
+    report: Report, started: float, evidence_at: EvidenceAt,
 ) -> Posterior:  # fmt: skip
     if isinstance(model.likelihood, Gaussian):
-        task = _gaussian_task(model, choice, noise, draws, report)
+        task = replace(_gaussian_task(model, choice, noise, draws, report), evidence_at=evidence_at)
         chosen, why = _choose(task, method)
+        task = _shaped(task, chosen, model) if isinstance(chosen, Structural) else task
     else:
-        task, chosen, why = _label_task(model, choice, noise, draws, report, method, validation is None)
+        task, chosen, why = _label_task(model, choice, noise, draws, report, method, validation is None, evidence_at)
     solved = _solve(task, chosen, why, asked=method is not None)
     at, tuned_by = solved.optimum.at, "evidence" if choice.tuned else "given"
     setting, labels = replace(task.prior, precision=at.prior), task.tangent is not None
@@ -126,7 +141,8 @@ def _inferred(
     if validation is not None and (choice.tuned or not labels):
         report("tuning the precision on held-out data")
         posterior = _on_held_out(posterior, validation)
-    posterior.diagnostics["residuals"] = posterior.residuals().tolist()
+    if task.shape is None:
+        posterior.diagnostics["residuals"] = posterior.residuals().tolist()
     posterior.diagnostics["seconds"] = time.perf_counter() - started
     return posterior
 
@@ -148,23 +164,55 @@ def _gaussian_task(model: LinearModel, choice: Prior, noise: Noise, draws: int, 
 
 def _label_task(
     model: LinearModel, choice: Prior, noise: Noise, draws: int, report: Report, method: Method | None,
-    by_evidence: bool,
+    by_evidence: bool, evidence_at: EvidenceAt,
 ) -> tuple[_Task, Method, str]:  # fmt: skip
     """The Gaussian model with the curvature of these labels, and the loss that gives its mode and evidence."""
     outputs = _curvature_point(model, choice)
-    if by_evidence and choice.tuned and model.centre is not None:
+    if by_evidence and choice.tuned and model.centre is not None and evidence_at == "mode":
         check_not_interpolating(model, outputs)
     task = _Task(surrogate(model, outputs), _ones(model.features.shape[1]), choice, noise, draws, report)
-    groups = choice.on(
-        model.features, model.row_counts, model.blocks
-    )  # curvature at unit noise, whatever the labels say
-    task = replace(task, prior=groups, by_evidence=by_evidence)
+    groups = choice.on(model.features, model.row_counts, model.blocks)  # at unit noise, whatever the labels say
+    task = replace(task, prior=groups, by_evidence=by_evidence, evidence_at=evidence_at)
     chosen, why = _choose(task, method)
-    if isinstance(chosen, Exact) and not isinstance(model.features, Dense):
+    task = _shaped(task, chosen, model) if isinstance(chosen, Structural) else task
+    if isinstance(chosen, Exact | Structural) and evidence_at == "mode" and not isinstance(model.features, Dense):
         report("making the Jacobian of the training data")
         model = replace(model, features=_stored(model.features))
         task = replace(task, model=surrogate(model, outputs))
     return replace(task, tangent=tangent(model, task.prior)), chosen, why
+
+
+def _shaped(task: _Task, method: Structural, model: LinearModel) -> _Task:
+    """The task with its structured curvature, and the prior's scale as that can hold it."""
+    task.report(f"making the curvature by {method!r}")
+    if isinstance(method, LowRank):
+        known = task.model if model.centre is None else replace(task.model, features=_in_double(task.model.features))
+        return replace(task, shape=low_rank(known, task.prior, method.rank, method.rtol, task.noise.seed))
+    if model.structure is None:
+        raise ValueError(
+            f"{method!r} needs a network with layers, and this linear model is of a design matrix: use LowRank(rank) "
+            "or Exact(), or linearise a network"
+        )
+    if int(model.likelihood.row_groups(model.targets).max() if isinstance(model.likelihood, Gaussian) else 0) > 0:
+        raise ValueError(
+            f"{method!r} serves one noise for all outputs, and one per output is to be tuned: give their noise_std, or "
+            "use Exact()"
+        )
+    curvature, told = model.structure(method, task.prior.scale, task.noise.seed)
+    scale = torch.where(curvature.scale > 0, curvature.scale, task.prior.scale)
+    moved = float((scale / task.prior.scale).log().abs().max().exp())
+    told = {**told, "prior_scale_moved": moved}  # by this factor at most, to fit into Kronecker products
+    return replace(task, shape=Shape(curvature, told), prior=replace(task.prior, scale=scale))
+
+
+def _check_evidence_at(evidence_at: EvidenceAt, method: Method | None) -> None:
+    if evidence_at not in ("mode", "weights"):
+        raise ValueError(f"evidence_at is {evidence_at!r}, expected 'mode' or 'weights'")
+    if evidence_at == "weights" and not isinstance(method, Structural):
+        raise ValueError(
+            "evidence_at='weights' is for Diagonal(), KFAC(), EKFAC() and LowRank(rank), which with as many pairs as "
+            f"weights is exact; the method is {method!r}"
+        )
 
 
 def _ones(d: int) -> DiagonalPrior:
@@ -194,6 +242,12 @@ def _stored(features: LinearOperator) -> LinearOperator:
     return Dense(matrix)
 
 
+def _in_double(features: LinearOperator) -> LinearOperator:
+    """Stored features in double precision where they fit: eigenvalues below the square of single precision count."""
+    stored = _stored(Double(features))
+    return stored if isinstance(stored, Dense) else features
+
+
 def _solve(task: _Task, method: Method, why: str, *, asked: bool) -> _Solved:
     """What the method finds; conjugate gradients where a basis does not fit and nobody asked for it."""
     if not isinstance(method, Exact):  # products are all that is known, so the two must belong together
@@ -210,6 +264,8 @@ def _solve(task: _Task, method: Method, why: str, *, asked: bool) -> _Solved:
             return solved
         case CG() | SGD():
             return _iterative(task, method, why)
+        case _:
+            return _structured(task, method, why)
 
 
 def _choose(task: _Task, method: Method | None) -> tuple[Method, str]:
@@ -218,7 +274,7 @@ def _choose(task: _Task, method: Method | None) -> tuple[Method, str]:
     several = len(task.prior.precision) > 1 or int(task.model.gaussian.row_groups(task.model.targets).max()) > 0
     if isinstance(method, Krylov) and several:
         raise ValueError("a Krylov space serves one prior precision and one noise: use Exact() or CG() for several")
-    if task.draws == 0 and not (method is None or isinstance(method, Exact)):
+    if task.draws == 0 and not (method is None or isinstance(method, Exact | Structural)):
         raise ValueError(
             f"{type(method).__name__} learns the effective dimension from its draws: ask for draws=1 or more"
         )
@@ -401,6 +457,47 @@ def _mode_energies(loss: Tangent) -> Callable[[Tensor], Tensor]:
     return energies
 
 
+def _structured(task: _Task, method: Structural, why: str) -> _Solved:
+    """By a structured curvature, its precisions at the maximum of the evidence."""
+    assert task.shape is not None
+    fits: Fits | None = None
+    model = task.model if task.tangent is None else task.tangent.model
+    if task.evidence_at == "weights":
+        fits = at_weights(model, task.prior)
+    elif task.tangent is None:
+        task.report("finding the modes of the linear model")
+        model = replace(model, features=_in_double(model.features)) if model.centre is not None else model
+        fits = least_squares(model, task.prior, task.shape.curvature, task.noise)
+    known = approximate(task.shape, model, fits, task.noise, task.draws)
+    task.report("maximising the evidence")
+    optimum, bounded = _tuned_structure(known, task)
+    found = {
+        "method": repr(method), "why": why, "converged": optimum.converged and not bounded,
+        "evidence_at": task.evidence_at, "noise_at_floor": bounded,
+    }  # fmt: skip
+    return _solved(task, known, optimum, {"data_passes": 1, **found, **task.shape.diagnostics})
+
+
+def _tuned_structure(known: Approximate, task: _Task) -> tuple[Optimum, bool]:
+    """The optimum, and whether its noise had to be kept from running to zero.
+
+    It runs where the mode fits every target and the structure leaves out what that takes, as few eigenpairs do.
+    """
+    problem, values = known.problem(task.prior), known.curvature.ratios(1.0)
+    values = values[values > 1e-10 * values.max()]
+    if task.tangent is not None and not (task.by_evidence and task.evidence_at == "weights"):
+        return _tuned_at_mode(problem, values, task.prior, task.choice, task.tangent, task.by_evidence), False
+    tune_noise = task.tangent is None and task.model.gaussian.noise_std is None
+    problem = replace(
+        problem, tune_prior=task.choice.tuned, tune_noise=tune_noise, prior_hyperprior=task.choice.hyperprior,
+        noise_hyperprior=task.model.gaussian.hyperprior,
+    )  # fmt: skip
+    start = Precisions(task.prior.precision, torch.ones(1, dtype=torch.float64))
+    optimum = evidence.maximise(problem, evidence.scan(problem, start, 19))
+    kept = _above_floor(problem, optimum.at, LOWEST_RATIO)
+    return replace(optimum, at=kept), bool((kept.noise < optimum.at.noise).any())
+
+
 def _fits(sampler: Sampler) -> bool:
     """Whether three steps of a Krylov space, columns that CG and SGD do without, would fit into memory."""
     rows, d = sampler.features.shape
@@ -431,7 +528,7 @@ def _tied(task: _Task, sampler: Sampler) -> tuple[Precisions, Sampler]:
 
 
 def _solved(
-    task: _Task, statistics: tuple[Statistics, ...] | Sampler, optimum: Optimum, found: dict[str, Any]
+    task: _Task, statistics: tuple[Statistics, ...] | Sampler | Approximate, optimum: Optimum, found: dict[str, Any]
 ) -> _Solved:
     model, finite = task.model, optimum.at.prior.isfinite()
     diagnostics = {
@@ -460,7 +557,8 @@ def tune(
 ) -> Optimum:  # fmt: skip
     """The precisions that maximise the evidence; those that were given are kept."""
     if loss is not None:
-        return _tuned_at_mode(statistics, prior, choice, loss, by_evidence)
+        gaussian = evidence.problem(statistics, prior)
+        return _tuned_at_mode(gaussian, statistics[0].values, prior, choice, loss, by_evidence)
     problem = replace(
         evidence.problem(statistics, prior), tune_prior=choice.tuned, tune_noise=likelihood.noise_std is None,
         prior_hyperprior=choice.hyperprior, noise_hyperprior=likelihood.hyperprior,
@@ -473,14 +571,14 @@ def tune(
 
 
 def _tuned_at_mode(
-    statistics: tuple[Statistics, ...], prior: DiagonalPrior, choice: Prior, loss: Tangent, by_evidence: bool
+    gaussian: Problem, values: Tensor, prior: DiagonalPrior, choice: Prior, loss: Tangent, by_evidence: bool
 ) -> Optimum:
     """The precisions that maximise the evidence at the mode of the true loss; or a start for held-out tuning."""
-    gaussian, one = evidence.problem(statistics, prior), torch.ones(1, dtype=torch.float64)
+    one = torch.ones(1, dtype=torch.float64)
     if not choice.tuned:
         return Optimum(Precisions(prior.precision, one), 0, True)
     if not by_evidence:  # half of what can be determined is
-        middle = torch.full_like(prior.precision, float(statistics[0].values.median().clamp_min(1e-300)))
+        middle = torch.full_like(prior.precision, float(values.median().clamp_min(1e-300)))
         return Optimum(Precisions(middle, one), 0, True)
     problem = replace(
         gaussian, moments=loss.moments(gaussian.moments), counts=torch.zeros(1, dtype=torch.float64), one_by_one=True,

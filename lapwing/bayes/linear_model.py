@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from lapwing.bayes.likelihoods import Gaussian, Likelihood
+from lapwing.linalg.curvature import Curvature
 from lapwing.linalg.operators import Dense, LinearOperator, Sparse, as_operator, as_tensor
 
 
@@ -51,6 +52,7 @@ class LinearModel:
     blocks: Tensor | None = None  # (d,), the number of the tensor that each weight belongs to
     offset: Tensor | None = None  # (n · m,), added to Φ θ under a likelihood that is not Gaussian
     groups: Callable[[str], Mapping[str, Tensor]] | None = None  # the groups of weights that a kind of grouping makes
+    structure: Callable[[Any, Tensor, int], tuple[Curvature, dict[str, Any]]] | None = None  # of a method, scale, seed
 
     def __post_init__(self) -> None:
         features, targets = as_operator(self.features), as_tensor(self.targets)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from lapwing.bayes import evidence, tuning
+from lapwing.bayes.approximate import Approximate, AtWeights, Nearby
 from lapwing.bayes.evidence import EvidenceParts, Precisions
 from lapwing.bayes.iterative import Drawn, Sampler
 from lapwing.bayes.laplace import AtMode, Known, Tangent
@@ -63,7 +64,7 @@ class Posterior:
     Made by `infer`. `at` and `tune` return new posteriors from compressed statistics, without the training data.
     """
 
-    statistics: tuple[Statistics, ...] | Sampler = field(repr=False)  # what is known of the data
+    statistics: tuple[Statistics, ...] | Sampler | Approximate = field(repr=False)  # what is known of the data
     prior: DiagonalPrior
     noise_precision: Tensor  # (noise groups,), relative to the noise given, to one where it is tuned
     given: Gaussian  # the likelihood as it was asked for
@@ -187,10 +188,12 @@ class Posterior:
         if self.tangent is not None:
             return self._tuned_by_labels(self.tangent, inputs, targets, link or self.link, temperature, mode)
         features, tune_noise = self._features(inputs), self.given.noise_std is None
-        if isinstance(self.belief, Whitened):
+        known, outputs = self.statistics, None if self.centre is None else self.centre.outputs_at(inputs)
+        if isinstance(self.belief, Whitened) and not (isinstance(known, Approximate) and outputs is None):
             curve = tuning.held_out(
                 self.belief, self._evidence_problem(), features, targets, prior_noise=self._prior_noise(),
-                noise_variance=self._gaussian.variance_at(self.outputs), tune_noise=tune_noise,
+                noise_variance=self._gaussian.variance_at(self.outputs), tune_noise=tune_noise, outputs=outputs,
+                with_evidence=not isinstance(known, Approximate) or known.fits is None or known.fits.are_cheap,
             )  # fmt: skip
         else:
             curve = tuning.by_solving(self._at_multiple, inputs, targets)
@@ -244,8 +247,8 @@ class Posterior:
 
     def leave_one_out(self) -> LeaveOneOut:
         """Leverages and leave-one-out predictions of the training data, without refitting."""
-        if self.tangent is not None:
-            raise ValueError("leave-one-out predictions are there for Gaussian noise only")
+        if self.tangent is not None or isinstance(self.statistics, Approximate):
+            raise ValueError("leave-one-out predictions are there for Gaussian noise and Exact() only")
         model = self._training_model("leave-one-out predictions")
         noise = self.noise_precision[model.gaussian.row_groups(model.targets)]
         return leave_one_out(model, self._closed_form(), noise * model.gaussian.row_precision(model.targets))
@@ -266,6 +269,8 @@ class Posterior:
 
     def residuals(self) -> Tensor:  # (1 + draws,)
         """True relative residuals of the mean and of every draw, from two products with the training data."""
+        if isinstance(self.statistics, Approximate):
+            raise ValueError("the draws of a structured posterior solve no equation of the data: see `verify`")
         model = self._training_model("residuals")
         root, kept = self._row_precision(model).sqrt_(), self.belief.std > 0
         scaled = scaled_features(model.features, root, self.belief.std)
@@ -302,7 +307,7 @@ class Posterior:
     def _bounds(self, features: LinearOperator) -> tuple[Tensor, Tensor]:
         """Lower and upper bounds on the epistemic variance; equal where it has a closed form."""
         known = self.statistics
-        if isinstance(known, Sampler) or not known:
+        if not isinstance(known, tuple) or not known:
             raise ValueError("bounds come from a Krylov space: infer with method=Krylov(), or leave bounds out")
         if not isinstance(known[0].basis, Ritz):
             shape = (features.shape[0],) if self.outputs is None else (features.shape[0] // self.outputs, self.outputs)
@@ -347,9 +352,13 @@ class Posterior:
         """The evidence in multiples of the current precisions: always shift-invariant."""
         if not isinstance(self.belief, Whitened):
             raise ValueError("CG and SGD know the evidence at one precision only: infer with Exact() or Krylov()")
-        one = DiagonalPrior(self.belief.std, torch.zeros_like(self.prior.group_of), torch.ones(1).double(), ("all",))
-        problem = evidence.problem((self.belief.statistics,), one)
-        if self.tangent is None:
+        if isinstance(self.statistics, Approximate):
+            problem = self.statistics.in_multiples(self.prior, self.noise_precision)
+        else:
+            group_of, one = torch.zeros_like(self.prior.group_of), torch.ones(1).double()
+            tied = DiagonalPrior(self.belief.std, group_of, one, ("all",))
+            problem = evidence.problem((self.belief.statistics,), tied)
+        if self.tangent is None or _at_weights(self.statistics):
             return problem
         multiple = self.tangent.in_multiples(self.prior.precision)
         return replace(
@@ -408,12 +417,17 @@ def assemble(
     if isinstance(like.statistics, tuple) and not like.statistics:
         raise ValueError("this posterior was loaded with its draws alone, which serve one precision: fit it again")
     diagnostics, precisions = {**like.diagnostics, "tuned_by": tuned_by}, Precisions(prior.precision, noise_precision)
-    known: tuple[Statistics, ...] | Sampler
+    known: tuple[Statistics, ...] | Sampler | Approximate
     belief: Whitened | Drawn
-    if isinstance(like.statistics, Sampler):
+    if isinstance(like.statistics, Approximate):
+        known, normals = like.statistics, like.statistics.prior_noise()
+        belief, mean = known.whitened(prior, noise_precision), known.mean(prior, noise_precision)
+        parts = known.problem(prior).parts(precisions)
+        gamma, log_det = belief.trace_of(lambda k: k / (1 + k)), belief.trace_of(torch.log1p)
+    elif isinstance(like.statistics, Sampler):
         belief = like.statistics.at(prior, noise_precision)
         known, normals = like.statistics.warmed(prior, belief.solution), like.statistics.prior_noise
-        parts, gamma, log_det = belief.parts, belief.effective_dimension, belief.log_det
+        parts, gamma, log_det, mean = belief.parts, belief.effective_dimension, belief.log_det, belief.mean
         close = belief.error_bound <= ROUGH
         diagnostics |= {"error_bound": belief.error_bound, "data_passes": belief.passes}
         diagnostics |= {"converged": like.diagnostics["converged"] and close}
@@ -421,11 +435,11 @@ def assemble(
         known = converged(like.statistics, prior, noise_precision)
         normals = Noise(like.seed, PRIOR).rows(0, len(prior.scale), known[0].noise.shape[1])
         belief = whiten(known, prior, noise_precision, normals)
-        parts = evidence.problem(known, prior).parts(precisions)
+        parts, mean = evidence.problem(known, prior).parts(precisions), belief.mean
         gamma, log_det = belief.trace_of(lambda k: k / (1 + k)), belief.trace_of(torch.log1p)
     posterior = Posterior(
         statistics=known, prior=prior, noise_precision=noise_precision, given=like.given, outputs=like.outputs,
-        belief=belief, mean=belief.mean.double(), deviations=belief.deviations(normals).double(), evidence_parts=parts,
+        belief=belief, mean=mean.double(), deviations=belief.deviations(normals).double(), evidence_parts=parts,
         log_evidence=Estimate(parts.total, 0.5 * log_det.standard_error), effective_dimension=gamma, seed=like.seed,
         diagnostics=diagnostics, features_at=like.features_at, centre=like.centre, model=like.model,
     )  # fmt: skip
@@ -435,13 +449,17 @@ def assemble(
     return with_mode(posterior, like.at_mode) if mode else posterior
 
 
+def _at_weights(known: Any) -> bool:
+    return isinstance(known, Approximate) and isinstance(known.fits, AtWeights)
+
+
 def with_mode(posterior: Posterior, near: AtMode | None = None) -> Posterior:
     """The same posterior with the mode and the evidence of its own likelihood, where it is not Gaussian."""
     tangent = posterior.tangent
-    if tangent is None or posterior.at_mode is not None:
+    if tangent is None or posterior.at_mode is not None or _at_weights(posterior.statistics):
         return posterior
     log_det = -2 * posterior.evidence_parts.occam
-    found = tangent.mode(posterior.prior.precision, near, _preconditioner(posterior.belief))
+    found = tangent.mode(posterior.prior.precision, near, _preconditioner(posterior, tangent))
     parts = tangent.parts(found, log_det)
     error = posterior.log_evidence.standard_error
     return replace(
@@ -451,8 +469,11 @@ def with_mode(posterior: Posterior, near: AtMode | None = None) -> Posterior:
     )  # fmt: skip
 
 
-def _preconditioner(belief: Whitened | Drawn) -> Preconditioner | None:
-    """The Krylov space of a posterior, which knows the curvature at the outputs of the network."""
+def _preconditioner(posterior: Posterior, tangent: Tangent) -> Preconditioner | None:
+    """The Krylov space or the structure of a posterior, which knows the curvature at the outputs of the network."""
+    belief = posterior.belief
+    if isinstance(posterior.statistics, Approximate) and isinstance(belief, Whitened) and tangent.row_space is None:
+        return Nearby(replace(belief.spectrum, values=belief.values))
     if isinstance(belief, Whitened) and isinstance(belief.statistics.basis, Ritz):
         return Known(belief.statistics.basis, belief.values)
     return None

@@ -14,7 +14,7 @@ from torch import Tensor
 from lapwing.bayes.evidence import Precisions, Problem, at_ratios, objectives
 from lapwing.bayes.likelihoods import Categorical, Curved
 from lapwing.bayes.links import Link, probabilities
-from lapwing.bayes.spreads import Spread
+from lapwing.bayes.spreads import Spread, over_ratio
 from lapwing.bayes.statistics import Whitened
 from lapwing.linalg.operators import Diagonal, LinearOperator, as_tensor
 
@@ -46,12 +46,14 @@ def by_evidence(problem: Problem, tune_noise: bool, points: int = POINTS) -> Cur
 
 def held_out(
     whitened: Whitened, problem: Problem, features: LinearOperator, targets: Any,
-    *, noise_variance: Tensor | str, tune_noise: bool, prior_noise: Tensor,
+    *, noise_variance: Tensor | str, tune_noise: bool, prior_noise: Tensor, outputs: Tensor | None = None,
+    with_evidence: bool = True,
 ) -> Curve:  # fmt: skip
     """Held-out density and evidence over multiples of the precision.
 
     The predictive mean depends only on the ratio q of noise to prior precision, and the variances are
-    (q v(q) + noise) / b for a multiple b of both, so the best b of each ratio is known in closed form.
+    (q v(q) + noise) / b for a multiple b of both, so the best b of each ratio is known in closed form. `outputs` are
+    the predictive mean where it is a network's own.
     """
     if isinstance(noise_variance, str):
         raise ValueError(noise_variance)
@@ -59,17 +61,21 @@ def held_out(
     if len(y) != features.shape[0]:
         raise ValueError(f"validation has {features.shape[0]} outputs and {len(y)} targets")
     noise = noise_variance.reshape(-1).repeat(len(y) // noise_variance.numel())
-    projected, k = whitened.project(features), whitened.values
-    variance = _variance_over_ratio(whitened, features, projected, prior_noise)
+    if outputs is None:
+        mean_at, variance = _over_ratio(whitened, features, prior_noise)
+    else:
+        fixed, shape = outputs.double().reshape(-1), tuple(outputs.shape)
+        spread_at = over_ratio(whitened, features, shape, prior_noise, 0, full=False)
+        mean_at, variance = lambda _: fixed, lambda ratio: spread_at(ratio).variance.reshape(-1) / ratio
 
     def density(ratio: float) -> tuple[float, float]:
-        mean = projected @ (ratio * k.sqrt() * whitened.statistics.targets / (1 + ratio * k))
+        mean = mean_at(ratio)
         spread = ratio * variance(ratio) + noise
         errors = (y - mean).square() / spread
         b = float(1 / errors.mean()) if tune_noise else 1.0
         return float(-0.5 * (b * errors + (2 * np.pi * spread / b).log()).mean()), b
 
-    return _curve(problem, tune_noise, density)
+    return _curve(problem if with_evidence else None, tune_noise, density, largest=problem.largest)
 
 
 @final
@@ -139,6 +145,15 @@ def by_solving(at: Callable[[float, float], Any], inputs: Any, targets: Any, poi
     precision, ones = torch.from_numpy(multiples), torch.ones(points, dtype=torch.float64)
     held_out = torch.tensor(scores, dtype=torch.float64)
     return Curve(precision, ones, evidences, held_out, float(multiples[int(np.argmax(scores))]), 1.0)
+
+
+def _over_ratio(
+    whitened: Whitened, features: LinearOperator, prior_noise: Tensor
+) -> tuple[Callable[[float], Tensor], Callable[[float], Tensor]]:
+    """Mean and variance, in units of the prior's, of the outputs at each ratio of noise to prior precision."""
+    projected, k = whitened.project(features), whitened.values
+    variance = _variance_over_ratio(whitened, features, projected, prior_noise)
+    return lambda ratio: projected @ (ratio * k.sqrt() * whitened.statistics.targets / (1 + ratio * k)), variance
 
 
 def _variance_over_ratio(

@@ -6,6 +6,8 @@ from typing import Protocol
 
 from torch import Tensor
 
+from lapwing.linalg.spectral import Spectrum
+
 
 class Curvature(Protocol):
     """M, symmetric and positive semi-definite (p, p), known in a form that also solves with M + λD, D = diag(scale⁻²).
@@ -40,6 +42,9 @@ class Curvature(Protocol):
 
     def draw(self, normals: Tensor, precision: Tensor | float) -> Tensor:  # (p, k) -> (p, k)
         """Columns of N(0, (M + λD)⁻¹) from standard normals."""
+
+    def whitened(self, precision: Tensor | float) -> Spectrum:
+        """M in units of the prior's standard deviations, (λD)^-½ M (λD)^-½, by its eigenvectors and `ratios`."""
 
     def variance(self, rows: Tensor, precision: Tensor | float) -> Tensor:  # (r, p) -> (r,)
         """φ (M + λD)⁻¹ φᵀ for every row φ."""

@@ -154,6 +154,10 @@ class Kronecker(LinearOperator):
         """The eigenvalues k of M relative to λD: how many times the prior's precision the data add."""
         return torch.cat([(b.values / b.precision(_as(precision, b))).flatten() for b in self.blocks])
 
+    def whitened(self, precision: Tensor | float) -> Spectrum:
+        """M in units of the prior's standard deviations: precisions are equal wherever V mixes, so V only stretches."""
+        return Spectrum(Basis(self.blocks, self.size), self.ratios(precision))
+
     def log_det(self, precision: Tensor | float) -> Tensor:  # ()
         """log det(M + λD), over the weights whose precision is finite."""
 

@@ -9,7 +9,8 @@ import torch
 from torch import Generator, Tensor
 
 from lapwing.linalg import krylov
-from lapwing.linalg.operators import LinearOperator
+from lapwing.linalg.operators import Dense, LinearOperator
+from lapwing.linalg.spectral import Spectrum
 
 
 @final
@@ -93,6 +94,11 @@ class Truncated(LinearOperator):
     def ratios(self, precision: Tensor | float) -> Tensor:  # (rank,)
         """The eigenvalues k of M relative to the prior's precision λ S⁻²; outside the span they are zero."""
         return self._whitened(precision)[2]
+
+    def whitened(self, precision: Tensor | float) -> Spectrum:
+        """M in units of the prior's standard deviations, by its eigenvectors and values."""
+        _, vectors, ratios = self._whitened(precision)
+        return Spectrum(Dense(vectors), ratios)
 
     def log_det(self, precision: Tensor | float) -> Tensor:  # ()
         """log det(M + λS⁻²), over the weights whose precision is finite."""

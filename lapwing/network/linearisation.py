@@ -10,10 +10,12 @@ from torch import Tensor, nn
 
 from lapwing.bayes.likelihoods import Categorical, Gaussian, Likelihood
 from lapwing.bayes.linear_model import Centre, LinearModel
+from lapwing.linalg.curvature import Curvature
 from lapwing.network.batches import BATCH_SIZE, Batches, Inputs, as_batches
 from lapwing.network.checks import checked_outputs
 from lapwing.network.groups import weight_groups
 from lapwing.network.jacobian import Jacobian, Network, prepared
+from lapwing.network.kfac import Structure, root_of, structured
 from lapwing.network.parameters import Select, fingerprint
 
 
@@ -43,11 +45,20 @@ def linearise(
         features_at=lambda inputs: replace(features, inputs=_inputs(inputs)),
         blocks=network.layout.tensor_of(),
         groups=lambda kind: weight_groups(network, kind, next(iter(features.inputs))),
+        structure=lambda method, scale, seed: _structure(
+            structured(
+                network, features.inputs, root_of(likelihood, targets), method, scale=scale, counts=weights, seed=seed
+            )
+        ),
         centre=Centre(
             lambda inputs: torch.cat([network.outputs(batch) for batch in _inputs(inputs)]), network.weights,
             network.layout.names, network.layout.mask, lambda: fingerprint(network.fixed),
         ),
     )  # fmt: skip
+
+
+def _structure(found: Structure) -> tuple[Curvature, dict[str, Any]]:
+    return found.curvature, found.diagnostics
 
 
 def _inputs(data: Any) -> Inputs:

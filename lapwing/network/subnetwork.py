@@ -35,6 +35,10 @@ def subnetwork(
 
     The last two depend on the curvature h alone, not on the precision λ of an isotropic prior. `select` says by name
     which weights may be chosen.
+
+    >>> model, x = nn.Linear(3, 1, bias=False).eval(), torch.tensor([[1.0, 5.0, 0.1], [1.0, -5.0, 0.1]])
+    >>> subnetwork(model, (x, torch.zeros(2, 1)), Gaussian(1.0), 2, score="predictive")
+    tensor([ True,  True, False])
     """
     network, weights = Network.of(model), Layout.of(model)
     owner, allowed = weights.tensor_of(), [select is None or select(name) for name in weights.names]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lapwing.bayes.methods import EKFAC, KFAC, Diagonal
-from lapwing.linalg.kronecker import Factors, Kronecker, kronecker
+from lapwing.linalg.kronecker import Factors, Kronecker, fitting, kronecker
 from lapwing.network.jacobian import Network
 from lapwing.network.kfac.diagonal import diagonal, row_squares
 from lapwing.network.kfac.factors import eigencorrected, factorise, variances
@@ -40,8 +40,8 @@ def structured(
 ) -> Structure:  # fmt: skip
     """The curvature Σ count · Jᵀ B J of a network at batches of inputs, in the structure that `method` names.
 
-    `scale` is the prior's (p,); Kronecker structures need one that is a product of a number per row and one per
-    column within a layer, as `fitting` makes of any.
+    `scale` is the prior's (p,). A Kronecker product holds one that is a product of a number per row and one per column
+    within a layer, so with those the nearest such scale is used: read it from the result.
     """
     if isinstance(method, Diagonal):
         found = diagonal(network, batches, root, counts=counts, probes=method.probes, seed=seed)
@@ -54,6 +54,7 @@ def structured(
         network, batches, root, counts=counts, sharing=method.sharing,
         probes=method.probes if isinstance(method, KFAC) else None, seed=seed,
     )  # fmt: skip
+    scale = None if scale is None else fitting(factored.factors, scale)
     diagnostics: dict[str, Any] = {"blocks": factored.diagnostics, "relative_errors_of_traces": factored.trace_errors}
     if isinstance(method, KFAC):
         return Structure(factored.structure(scale), factored.layers, diagnostics)
