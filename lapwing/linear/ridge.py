@@ -15,13 +15,14 @@ from torch import Tensor
 
 from lapwing.bayes import evidence
 from lapwing.bayes.evidence import Optimum, Precisions
-from lapwing.bayes.inference import EXACT_SIZE, gram_error
+from lapwing.bayes.inference import EXACT_SIZE
 from lapwing.bayes.likelihoods import Gamma
 from lapwing.bayes.linear_model import check_finite
 from lapwing.bayes.methods import Krylov
 from lapwing.bayes.noise import DATA, PRIOR, SAMPLE, Noise
 from lapwing.bayes.posterior import variances
 from lapwing.bayes.priors import DiagonalPrior, Isotropic
+from lapwing.bayes.solving import gram_error
 from lapwing.bayes.statistics import (
     Ritz,
     Statistics,

@@ -8,7 +8,7 @@ import scipy.sparse
 import torch
 
 from lapwing import CG, SGD, Exact, Gaussian, GPrior, Isotropic, Krylov, LinearModel, PerGroup, infer
-from lapwing.bayes import inference
+from lapwing.bayes import inference, solving
 from lapwing.bayes.noise import Noise
 from lapwing.linalg import memory
 from lapwing.linalg.estimators import inverse_root
@@ -121,7 +121,7 @@ def test_bounds_enclose_the_exact_variance(data, steps):
 
 def test_a_basis_too_large_for_memory_gives_way_to_conjugate_gradients(monkeypatch):
     monkeypatch.setattr(inference, "EXACT_SIZE", 20)
-    monkeypatch.setattr(inference.krylov, "available_bytes", lambda: 1000)
+    monkeypatch.setattr(solving.krylov, "available_bytes", lambda: 1000)
     posterior = infer(LinearModel(MEDIUM.features, MEDIUM.targets, Gaussian(1.0)), prior=Isotropic(1.0), draws=4)
     assert "would not fit" in posterior.diagnostics["why"]
     exact = infer(posterior.model, prior=Isotropic(1.0), draws=4, method=Exact())
@@ -367,10 +367,10 @@ def test_whole_passes_that_do_not_fit_give_way_to_stochastic_gradients(monkeypat
     prior = PerGroup({"a": slice(0, 10), "b": slice(10, 30)}) if several else Isotropic()
 
     def chosen(free: float, features: object = None) -> tuple[object, str]:
-        for module in (inference, memory):
+        for module in (inference, solving, memory):
             monkeypatch.setattr(module, "available_bytes", lambda: free)
         there = model if features is None else replace(model, features=features)
-        task = inference._Task(there, prior.on(there.features, torch.ones(800)), prior, Noise(0), 4, lambda _: None)
+        task = inference.Task(there, prior.on(there.features, torch.ones(800)), prior, Noise(0), 4, lambda _: None)
         return inference._choose(task, None)
 
     assert isinstance(chosen(2 * by_cg)[0], CG if several else Krylov)
@@ -396,7 +396,7 @@ def test_stochastic_gradients_chosen_for_memory_find_the_posterior(monkeypatch):
     model = LinearModel(features, signal + noise, Gaussian())
     exact = infer(model, prior=Isotropic(), draws=16)
     monkeypatch.setattr(inference, "EXACT_SIZE", 20)
-    for module in (inference, memory):
+    for module in (inference, solving, memory):
         monkeypatch.setattr(module, "available_bytes", lambda: 8 * 17 * (12 * 30 + 3 * 800))
     posterior = infer(model, prior=Isotropic(), draws=16)
     assert posterior.diagnostics["method"].startswith("SGD(")
