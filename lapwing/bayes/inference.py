@@ -30,10 +30,12 @@ from lapwing.linalg import stochastic
 from lapwing.linalg.memory import available_bytes, check_memory, readable
 from lapwing.linalg.operators import Dense
 from lapwing.linalg.progress import Report, reporter
+from lapwing.linalg.spectral import Side, needed_bytes
 
 EXACT_SIZE = 1500  # up to here the smaller side is decomposed in about a second
 EXACT_SIZE_OF_NETWORKS = 4000  # products with a Jacobian cost so much that half a minute here is soon repaid
 HELD_OUT_ROUNDS = 4
+KRYLOV_STEPS = 8  # of a typical space
 
 
 def infer(
@@ -76,6 +78,7 @@ def _inferred(
         task = _shaped(task, chosen, model) if isinstance(chosen, Structural) else task
     else:
         task, chosen, why = _label_task(model, choice, noise, draws, report, method, validation is None, evidence_at)
+    memory = preflight(task)
     solved = solve(task, chosen, why, asked=method is not None)
     at, tuned_by = solved.optimum.at, "evidence" if choice.tuned else "given"
     setting, labels = replace(task.prior, precision=at.prior), task.tangent is not None
@@ -84,7 +87,8 @@ def _inferred(
         report("tuning the precision on held-out data")
         posterior = _on_held_out(posterior, validation)
     if task.shape is None:
-        posterior.diagnostics["residuals"] = posterior.residuals().tolist()
+        posterior.diagnostics["memory"] = memory
+    posterior.diagnostics["residuals"] = posterior.residuals().tolist()
     posterior.diagnostics["seconds"] = time.perf_counter() - started
     return posterior
 
@@ -188,6 +192,20 @@ def _choose(task: Task, method: Method | None) -> tuple[Method, str]:
     if method is None and min(rows, d) > limit and task.draws:
         return _matrix_free(task, sizes, several)
     return Exact("primal" if d <= rows else "dual"), sizes
+
+
+def preflight(task: Task) -> dict[str, float]:
+    """Bytes that every method would need beside the data, and those that are free."""
+    features, columns = task.model.features, 2 * task.draws + 1
+    (rows, d), item = features.shape, features.like.element_size()
+    side: Side = "primal" if d <= rows else "dual"
+    stored = float(rows * d * item) if features.rows_are_cheap else 0.0  # the Jacobian is made once and kept
+    by_cg, by_sgd = iterative.needed_bytes(features, task.draws)
+    space = 8.0 * columns * (KRYLOV_STEPS * min(rows, d) + 2 * d)
+    return {
+        "exact": needed_bytes((rows, d), side, item) + stored, "krylov": space, "cg": by_cg, "sgd": by_sgd,
+        "free": available_bytes(),
+    }  # fmt: skip
 
 
 def _matrix_free(task: Task, sizes: str, several: bool) -> tuple[Method, str]:

@@ -41,7 +41,7 @@ def test_rank_deficient_and_zero_matrices(side):
 
 def test_what_does_not_fit_into_memory_is_refused_before_it_is_tried(monkeypatch):
     monkeypatch.setattr(memory, "available_bytes", lambda: 500)
-    message = "9 observations and 5 weights needs 600 B, and 500 B are available: use fewer columns"
+    message = "9 observations and 5 weights needs 900 B, and 500 B are available: use fewer columns"
     with pytest.raises(MemoryError, match=message):
         decompose(Dense(TALL), "primal")
 
