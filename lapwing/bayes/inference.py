@@ -145,7 +145,7 @@ def _inferred(
 
 def _on_held_out(posterior: Posterior, validation: Any) -> Posterior:
     """Tuned on held-out data, again where the Krylov space had to grow for the precision that was found."""
-    for _ in range(HELD_OUT_ROUNDS):
+    for _ in range(0 if isinstance(posterior.statistics, Approximate) else HELD_OUT_ROUNDS):
         tuned = posterior.tune(validation, mode=False)
         if tuned.statistics is posterior.statistics:
             break
