@@ -19,6 +19,7 @@ from lapwing.linalg.operators import LinearOperator
 POINTS = 512  # of a Monte-Carlo average where the covariance is known
 BLOCK_ELEMENTS = 2**23  # of the Jacobian of a few data
 STORED_SHARE = 4  # coordinates of held-out outputs may take this part of the free memory
+DIRECTIONS = 30_000  # beyond these a ratio costs more than sharing out all of them over a grid, once
 STEP = 0.04
 
 
@@ -95,8 +96,8 @@ def over_ratio(
 ) -> Callable[[float], Spread]:  # fmt: skip
     """The spread as a function of the ratio of the old precision to a new one, from one set of products.
 
-    Where the coordinates of the outputs would not fit into memory, as with the many directions of a Kronecker
-    structure, their products are shared out over a grid of eigenvalues: variances are then good to 2e-4.
+    Where directions are many, as in a Kronecker structure of a large network, or their coordinates would not fit into
+    memory, the products are shared out over a grid of eigenvalues: variances are then good to 2e-4.
     """
     k = whitened.values
     if not whitened.exact:
@@ -108,7 +109,8 @@ def over_ratio(
             return of_draws(draws.mT.reshape(-1, *shape), full)
 
         return sampled
-    grid = Grid.of(k) if 8.0 * prod(shape) * len(k) > available_bytes() / STORED_SHARE else None
+    many = len(k) > DIRECTIONS or 8.0 * prod(shape) * len(k) > available_bytes() / STORED_SHARE
+    grid = Grid.of(k) if many else None
     parts = []
     for rows in _data(features, shape, None):
         scaled = rows * whitened.std
