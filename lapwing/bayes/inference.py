@@ -86,9 +86,9 @@ def _inferred(
     if validation is not None and (choice.tuned or not labels):
         report("tuning the precision on held-out data")
         posterior = _on_held_out(posterior, validation)
-    if task.shape is None:
-        posterior.diagnostics["memory"] = memory
-    posterior.diagnostics["residuals"] = posterior.residuals().tolist()
+    posterior.diagnostics["memory"] = memory
+    if task.shape is None:  # the draws of a structure solve no equation of the data
+        posterior.diagnostics["residuals"] = posterior.residuals().tolist()
     posterior.diagnostics["seconds"] = time.perf_counter() - started
     return posterior
 

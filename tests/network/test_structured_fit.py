@@ -274,7 +274,7 @@ def test_several_precisions_and_the_scale_of_the_g_prior_are_those_of_the_dense_
     grouped = infer(linear, prior=PerGroup("layer"), method=KFAC(), draws=2).at(precision=[0.7, 3.0])
     expected = torch.linalg.inv(curvature + grouped.prior.std.pow(-2).diag())
     torch.testing.assert_close(grouped.covariance, expected, rtol=1e-8, atol=1e-10)
-    scaled = infer(linear, prior=GPrior(0.8), method=KFAC(), draws=2)
+    scaled = infer(linear, prior=GPrior(0.8, each="weight"), method=KFAC(), draws=2)
     assert scaled.diagnostics["prior_scale_moved"] > 1.01  # a Kronecker product cannot hold every scale
     expected = torch.linalg.inv(curvature + scaled.prior.std.pow(-2).diag())
     torch.testing.assert_close(scaled.covariance, expected, rtol=1e-8, atol=1e-10)
