@@ -18,7 +18,6 @@ from torch.utils.data import DataLoader, TensorDataset
 CELLS: dict[str, dict[str, Any]] = {
     "last layer, n = 20, small": {"n": 20, "test": 20, "structure": "last layer"},
     "last layer, n = 1,000": {"n": 1000, "test": 300, "structure": "last layer"},
-    "KFAC, n = 1,000": {"n": 1000, "test": 300, "structure": "kfac"},
 }
 HELD_OUT = 200
 

@@ -21,7 +21,7 @@ from lapwing.bayes.linear_model import LinearModel
 from lapwing.bayes.methods import CG, SGD, Exact, Krylov, LowRank, Method, Structural
 from lapwing.bayes.noise import Noise
 from lapwing.bayes.posterior import Posterior, assemble, with_mode
-from lapwing.bayes.priors import DiagonalPrior, GPrior, Prior, resolve
+from lapwing.bayes.priors import DiagonalPrior, GPrior, PerGroup, Prior, resolve
 from lapwing.bayes.solving import Task, in_double, solve, stored_features
 from lapwing.bayes.statistics import (
     row_weights,
@@ -116,14 +116,21 @@ def _label_task(
     outputs = _curvature_point(model, choice)
     if by_evidence and choice.tuned and model.centre is not None and evidence_at == "mode":
         check_not_interpolating(model, outputs)
-    task = Task(surrogate(model, outputs), _ones(model.features.shape[1]), choice, noise, draws, report)
-    groups = choice.on(model.features, model.row_counts, model.blocks)  # at unit noise, whatever the labels say
-    task = replace(task, prior=groups, by_evidence=by_evidence, evidence_at=evidence_at)
+    one_or_groups = choice.on(model.features, model.row_counts) if isinstance(choice, PerGroup) else _ones(model)
+    task = Task(
+        surrogate(model, outputs), one_or_groups, choice, noise, draws, report, by_evidence=by_evidence,
+        evidence_at=evidence_at,
+    )  # fmt: skip
     chosen, why = _choose(task, method)
-    task = _shaped(task, chosen, model) if isinstance(chosen, Structural) else task
-    if isinstance(chosen, Exact | Structural) and evidence_at == "mode" and not isinstance(model.features, Dense):
-        report("making the Jacobian of the training data")
-        model = replace(model, features=stored_features(model.features))
+    at_mode = evidence_at == "mode" and not isinstance(model.features, Dense)
+    if isinstance(chosen, Exact) and at_mode:  # first, since the prior looks at every row too
+        model = _with_stored(model, report)
+    task = replace(
+        task, model=surrogate(model, outputs), prior=choice.on(model.features, model.row_counts, model.blocks)
+    )
+    if isinstance(chosen, Structural):
+        task = _shaped(task, chosen, model)
+        model = _with_stored(model, report) if at_mode else model
         task = replace(task, model=surrogate(model, outputs))
     return replace(task, tangent=tangent(model, task.prior)), chosen, why
 
@@ -161,8 +168,13 @@ def _check_evidence_at(evidence_at: EvidenceAt, method: Method | None) -> None:
         )
 
 
-def _ones(d: int) -> DiagonalPrior:
-    one = torch.ones(1, dtype=torch.float64)
+def _with_stored(model: LinearModel, report: Report) -> LinearModel:
+    report("making the Jacobian of the training data")
+    return replace(model, features=stored_features(model.features, model.outputs))
+
+
+def _ones(model: LinearModel) -> DiagonalPrior:
+    d, one = model.features.shape[1], torch.ones(1, dtype=torch.float64)
     return DiagonalPrior(torch.ones(d, dtype=torch.float64), torch.zeros(d, dtype=torch.long), one, ("all",))
 
 

@@ -24,7 +24,7 @@ from lapwing.bayes.statistics import Ritz
 from lapwing.linalg import krylov
 from lapwing.linalg.operators import Dense, Diagonal, Double, LinearOperator
 from lapwing.linalg.solvers import Preconditioner
-from lapwing.linalg.spectral import Spectrum, decompose
+from lapwing.linalg.spectral import Spectrum, by_rows
 
 INTERPOLATES = 0.99  # mean confidence in the training targets at which they say nothing about the width of error bars
 
@@ -152,9 +152,8 @@ def tangent(model: LinearModel, prior: DiagonalPrior) -> Tangent:
     if model.centre is not None:
         start = model.centre.weights.double() / prior.scale
     if rows < d and len(prior.precision) == 1 and isinstance(model.features, Dense):
-        spectrum = decompose(scaled, "dual")
-        design = Dense(spectrum.left_adjoint(scaled, spectrum.values.sqrt().diag()).double())
-        return Tangent(model, likelihood, prior, design, spectrum.coordinates(start[None])[0], spectrum)
+        spectrum, reduced = by_rows(scaled)
+        return Tangent(model, likelihood, prior, Dense(reduced), spectrum.coordinates(start[None])[0], spectrum)
     return Tangent(model, likelihood, prior, Double(scaled), start, None)
 
 

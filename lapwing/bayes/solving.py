@@ -42,11 +42,12 @@ from lapwing.bayes.statistics import (
 )
 from lapwing.linalg import krylov
 from lapwing.linalg.memory import available_bytes
-from lapwing.linalg.operators import Dense, Double, LinearOperator, check_adjoint, row_blocks
+from lapwing.linalg.operators import Dense, Double, LinearOperator, check_adjoint
 from lapwing.linalg.progress import Report
 from lapwing.linalg.spectral import Side
 
 MODE_ROUNDS = 20
+BLOCK_ELEMENTS = 2**25  # of a Jacobian made at once
 SEARCH_RTOL = 0.1  # of a Krylov space while the precision is looked for
 EPS = torch.finfo(torch.float64).eps
 
@@ -88,16 +89,16 @@ class Solved:
     temperature: float = 1.0
 
 
-def stored_features(features: LinearOperator) -> LinearOperator:
-    """The same features as a matrix, where it takes at most half of the memory there is."""
+def stored_features(features: LinearOperator, outputs: int = 1) -> LinearOperator:
+    """The same features as a matrix, where it takes at most half of the memory there is; made by whole data."""
     rows, d = features.shape
     if rows * d * features.like.element_size() > available_bytes() / 2:
         return features
     matrix = torch.empty(rows, d, dtype=features.like.dtype, device=features.like.device)
-    start = 0
-    for block in row_blocks(features):
-        matrix[start : start + len(block)] = block
-        start += len(block)
+    height = outputs * max(1, BLOCK_ELEMENTS // (outputs * d))
+    for start in range(0, rows, height):
+        stop = min(start + height, rows)
+        matrix[start:stop] = features.rows(start, stop)
     return Dense(matrix)
 
 

@@ -106,12 +106,18 @@ def _primal(operator: LinearOperator) -> Spectrum:
 
 
 def _dual(operator: LinearOperator) -> Spectrum:
+    return by_rows(operator)[0]
+
+
+def by_rows(operator: LinearOperator) -> tuple[Spectrum, Tensor]:
+    """The spectrum of GᵀG from GGᵀ, and U diag(√s), G in the coordinates of its row space: (n, rank)."""
     values, left = torch.linalg.eigh(row_gram(operator))
     kept = values > cutoff(values, operator.shape[1])
     values, left = values[kept], left[:, kept]
+    reduced = left * values.sqrt()
     if _is_stored(operator.shape[1], len(values)):
-        return Spectrum(Dense(operator.rmatmat(left.to(operator.like)).double().div_(values.sqrt())), values)
-    return Spectrum(operator.T @ Dense((left / values.sqrt()).to(operator.like)), values)
+        return Spectrum(Dense(operator.rmatmat(left.to(operator.like)).double().div_(values.sqrt())), values), reduced
+    return Spectrum(operator.T @ Dense((left / values.sqrt()).to(operator.like)), values), reduced
 
 
 def _svd(operator: LinearOperator) -> Spectrum:
