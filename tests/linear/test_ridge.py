@@ -298,7 +298,7 @@ def test_data_far_beyond_memory_are_refused_with_the_numbers(monkeypatch):
     from lapwing.linalg import memory
 
     monkeypatch.setattr(memory, "available_bytes", lambda: 10_000)
-    with pytest.raises(MemoryError, match=r"442 observations and 60 weights needs 86.4 kB, and 10 kB are available"):
+    with pytest.raises(MemoryError, match=r"442 observations and 60 weights needs 130 kB, and 10 kB are available"):
         BayesianRidge().fit(np.tile(X, 6), Y)
 
 
