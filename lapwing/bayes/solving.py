@@ -131,6 +131,8 @@ def solve(task: Task, method: Method, why: str, *, asked: bool) -> Solved:
 def _exact(task: Task, method: Exact, why: str) -> Solved:
     """By eigen-decomposition; from singular values where the Gram matrix turns out too coarse."""
     side: Side = method.side or "primal"
+    if task.model.features.rows_are_cheap:  # a network's features in double: evidence sees the last digits of J w̄
+        task = replace(task, model=replace(task.model, features=in_double(task.model.features)))
     while True:
         rows, d = task.model.features.shape
         task.report(f"decomposing {rows:,} × {d:,} features ({side})")
