@@ -1,8 +1,8 @@
 """What does a whole fit of a network cost: posterior, evidence-tuned precision and 32 draws?
 
 LeNet on Fashion-MNIST (the smallest cell: a small network on scikit-learn's digits), trained here for a few epochs, so that
-it does not interpolate. Block passes are products with the Jacobian and its transpose of all columns at once;
-`columns_per_draw` are single products a draw; `mode_passes` go through the data with one column. `function_error` compares
+it does not interpolate. `block_passes` counts products of all columns at once with the Jacobian or its transpose;
+`columns_per_draw` are such products of one column, a draw; `mode_passes` go through the data with one column. `function_error` compares
 the drawn functions at new inputs with those of a space grown to a hundredth of the tolerance, from the same noise.
 """
 
