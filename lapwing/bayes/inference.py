@@ -169,8 +169,7 @@ def _check_evidence_at(evidence_at: EvidenceAt, method: Method | None) -> None:
 
 
 def _with_stored(model: LinearModel, report: Report) -> LinearModel:
-    report("making the Jacobian of the training data")
-    return replace(model, features=stored_features(model.features, model.outputs))
+    return replace(model, features=stored_features(model.features, model.outputs, report))
 
 
 def _ones(model: LinearModel) -> DiagonalPrior:

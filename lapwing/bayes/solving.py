@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, final
@@ -89,16 +90,19 @@ class Solved:
     temperature: float = 1.0
 
 
-def stored_features(features: LinearOperator, outputs: int = 1) -> LinearOperator:
+def stored_features(features: LinearOperator, outputs: int = 1, report: Report | None = None) -> LinearOperator:
     """The same features as a matrix, where it takes at most half of the memory there is; made by whole data."""
     rows, d = features.shape
     if rows * d * features.like.element_size() > available_bytes() / 2:
         return features
     matrix = torch.empty(rows, d, dtype=features.like.dtype, device=features.like.device)
-    height = outputs * max(1, BLOCK_ELEMENTS // (outputs * d))
+    height, started = outputs * max(1, BLOCK_ELEMENTS // (outputs * d)), time.perf_counter()
     for start in range(0, rows, height):
         stop = min(start + height, rows)
         matrix[start:stop] = features.rows(start, stop)
+        if report is not None:
+            left = (time.perf_counter() - started) * (rows - stop) / stop
+            report(f"making the Jacobian of the training data, {stop / rows:.0%}, {left:.0f} s left")
     return Dense(matrix)
 
 

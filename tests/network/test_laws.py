@@ -129,7 +129,7 @@ def test_evidence_at_the_linear_mode_gives_shorter_and_better_error_bars_than_at
         linear = lw.linearise(model, data, lw.Gaussian(0.1))
         at_mode, naive = (
             lw.infer(linear, prior=Isotropic(), draws=2),
-            lw.infer(linear, prior=Isotropic(naive_precision(model, linear)), draws=2),
+            lw.infer(linear, prior=Isotropic(naive_precision(linear)), draws=2),
         )
         ours, theirs = (posterior.predict(test_x) for posterior in (at_mode, naive))
         shorter += bool(ours.epistemic_variance.mean() < theirs.epistemic_variance.mean())
@@ -138,10 +138,31 @@ def test_evidence_at_the_linear_mode_gives_shorter_and_better_error_bars_than_at
     assert better >= 8, better
 
 
-def naive_precision(model: torch.nn.Module, linear: lw.LinearModel) -> float:
+def naive_precision(linear: lw.LinearModel) -> float:
     """The precision that maximises −½ α ‖w̄‖² − ½ log det(I + M / α), by MacKay's step on dense eigenvalues."""
     values = torch.linalg.svdvals(linear.features.dense() / 0.1).square()
     energy, alpha = float(linear.centre.weights.square().sum()), 1.0
     for _ in range(500):
         alpha = float((values / (values + alpha)).sum()) / energy
     return alpha
+
+
+@pytest.mark.slow
+def test_training_on_brings_the_two_evidences_together_without_normalisation():
+    """The further a plain network is trained, the nearer its weights are to the linear mode, and λ to the naive λ."""
+    data, _ = gap_data(0)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(
+            torch.nn.Linear(1, 30), torch.nn.Tanh(), torch.nn.Linear(30, 20), torch.nn.Tanh(), torch.nn.Linear(20, 1)
+        ).double()
+    gaps = []
+    for epochs in (30, 300, 3000):  # each from the last, towards the mode of the penalised loss
+        model = train(
+            model, data, lw.Gaussian(0.1), epochs=epochs, batch_size=60, optimiser=adam(3e-3), prior_precision=1.0,
+            progress=False,
+        )  # fmt: skip
+        linear = lw.linearise(model, data, lw.Gaussian(0.1))
+        ours = float(lw.infer(linear, prior=Isotropic(), draws=2).prior.precision)
+        gaps.append(abs(float(torch.tensor(ours / naive_precision(linear)).log())))
+    assert gaps[0] > gaps[1] > gaps[2]
