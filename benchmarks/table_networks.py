@@ -89,6 +89,15 @@ def memory(cells: dict) -> str:
     )
 
 
+def fit_memory(cells: dict) -> str:
+    rows = [
+        [name, f"{r['peak_bytes'] / 1e6:,.0f} MB", f"{r['predicted_bytes'] / 1e6:,.0f} MB",
+         f"{r['predicted_over_measured']:.2f}"]
+        for name, r in results(cells)
+    ]  # fmt: skip
+    return table(["LeNet, exact, class labels", "peak of the fit", "foretold", "foretold / measured"], rows)
+
+
 def variational(cells: dict) -> str:
     rows = [
         [
@@ -175,6 +184,8 @@ columns with the Jacobian and one with its transpose. The single-column passes f
 ## Memory of products
 
 {memory(parts["network_memory"])}
+
+{fit_memory(parts["fit_memory"])}
 
 ## Tempered variational inference
 

@@ -22,7 +22,7 @@ from lapwing.bayes.methods import CG, SGD, Exact, Krylov, LowRank, Method, Struc
 from lapwing.bayes.noise import Noise
 from lapwing.bayes.posterior import Posterior, assemble, with_mode
 from lapwing.bayes.priors import DiagonalPrior, GPrior, PerGroup, Prior, resolve
-from lapwing.bayes.solving import Task, in_double, solve, stored_features
+from lapwing.bayes.solving import BLOCK_ELEMENTS, Task, in_double, solve, stored_features
 from lapwing.bayes.statistics import (
     row_weights,
 )
@@ -30,7 +30,7 @@ from lapwing.linalg import stochastic
 from lapwing.linalg.memory import available_bytes, check_memory, readable
 from lapwing.linalg.operators import Dense
 from lapwing.linalg.progress import Report, reporter
-from lapwing.linalg.spectral import Side, needed_bytes
+from lapwing.linalg.spectral import Side, is_stored, needed_bytes
 
 EXACT_SIZE = 1500  # up to here the smaller side is decomposed in about a second
 EXACT_SIZE_OF_NETWORKS = 4000  # products with a Jacobian cost so much that half a minute here is soon repaid
@@ -208,15 +208,22 @@ def _choose(task: Task, method: Method | None) -> tuple[Method, str]:
 def preflight(task: Task) -> dict[str, float]:
     """Bytes that every method would need beside the data, and those that are free."""
     features, columns = task.model.features, 2 * task.draws + 1
-    (rows, d), item = features.shape, features.like.element_size()
-    side: Side = "primal" if d <= rows else "dual"
-    stored = float(rows * d * item) if features.rows_are_cheap else 0.0  # the Jacobian is made once and kept
+    rows, d = features.shape
     by_cg, by_sgd = iterative.needed_bytes(features, task.draws)
     space = 8.0 * columns * (KRYLOV_STEPS * min(rows, d) + 2 * d)
-    return {
-        "exact": needed_bytes((rows, d), side, item) + stored, "krylov": space, "cg": by_cg, "sgd": by_sgd,
-        "free": available_bytes(),
-    }  # fmt: skip
+    return {"exact": _exact_bytes(task), "krylov": space, "cg": by_cg, "sgd": by_sgd, "free": available_bytes()}
+
+
+def _exact_bytes(task: Task) -> float:
+    """A decomposition; of a network, its Jacobian before, and under labels that of the loss, which stays."""
+    (rows, d), labels = task.model.features.shape, task.tangent is not None
+    side: Side = "primal" if d <= rows else "dual"
+    if task.model.centre is None:
+        return needed_bytes((rows, d), side)
+    item = task.model.features.like.element_size() if labels else 8  # without labels it is kept in double
+    kept = 8.0 * (2 * rows * rows + (d * rows if is_stored(d, rows) else 0)) if labels and side == "dual" else 0.0
+    block = float(min(rows * d, BLOCK_ELEMENTS) * task.model.features.like.element_size())
+    return rows * d * item + max(3 * block, needed_bytes((rows, d), side, item) + kept)
 
 
 def _matrix_free(task: Task, sizes: str, several: bool) -> tuple[Method, str]:

@@ -92,11 +92,12 @@ def needed_bytes(shape: tuple[int, int], side: Side, item: int = 8) -> float:
     """
     n, d = shape
     rank, coarse = min(n, d), item / 8 if item < 8 else 0.0  # products in single precision, then the vectors in double
-    dual = 4.5 * n * n + ((1 + coarse) * d * n if _is_stored(d, n) else 0)
+    dual = 4.5 * n * n + ((1 + coarse) * d * n if is_stored(d, n) else 0)
     return 8.0 * {"primal": 4.5 * d * d, "dual": dual, "svd": 2 * n * d + 2 * rank * (n + d)}[side]
 
 
-def _is_stored(d: int, rank: int) -> bool:
+def is_stored(d: int, rank: int) -> bool:
+    """Whether eigenvectors of this size are kept as a matrix."""
     return 8.0 * d * rank <= STORED_BYTES
 
 
@@ -115,7 +116,7 @@ def by_rows(operator: LinearOperator) -> tuple[Spectrum, Tensor]:
     kept = values > cutoff(values, operator.shape[1])
     values, left = values[kept], left[:, kept]
     reduced = left * values.sqrt()
-    if _is_stored(operator.shape[1], len(values)):
+    if is_stored(operator.shape[1], len(values)):
         return Spectrum(Dense(operator.rmatmat(left.to(operator.like)).double().div_(values.sqrt())), values), reduced
     return Spectrum(operator.T @ Dense((left / values.sqrt()).to(operator.like)), values), reduced
 
