@@ -28,7 +28,6 @@ CELLS: dict[str, dict[str, Any]] = {
     "last layer, n = 20, small": {"n": 20, "prior": "g", "select": "linear.", "pictures": 40},
     "all weights, n = 300, default": {"n": 300, "prior": "g", "select": None, "pictures": None},
     "last layer, n = 1000, default": {"n": 1000, "prior": "g", "select": "linear.", "pictures": None},
-    "all weights, n = 100, default": {"n": 100, "prior": "g", "select": None, "pictures": None},
 }
 PRIORS = {
     "g": lambda: lw.GPrior(),
