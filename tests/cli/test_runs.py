@@ -145,7 +145,8 @@ def test_several_runs_on_one_page(lapwing, runs, tmp_path):
 
 
 def test_pictures_in_folders(lapwing, stranger, tmp_path):
-    image = pytest.importorskip("PIL.Image")
+    from PIL import Image as image  # comes with matplotlib and scikit-image
+
     rng = np.random.default_rng(0)
     for name, mean in (("dark", 60), ("light", 190)):
         (stranger / "pictures" / name).mkdir(parents=True, exist_ok=True)
@@ -177,8 +178,8 @@ def test_data_sets_from_code(lapwing, stranger, tmp_path):
 
 
 def test_parquet_in_and_out(lapwing, stranger, tmp_path):
-    pandas = pytest.importorskip("pandas")
-    pytest.importorskip("pyarrow")
+    import pandas
+
     for name in ("train", "test"):
         pandas.read_csv(stranger / f"{name}.csv").to_parquet(stranger / f"{name}.parquet")
     result = lapwing(

@@ -284,8 +284,7 @@ def test_a_krylov_space_finds_the_same_optimum_of_the_evidence(name):
     model, inputs, targets = class_problem(name)
     exact = fit(model, (inputs, targets), Categorical(), prior=Isotropic(), draws=2)
     space = fit(model, (inputs, targets), Categorical(), prior=Isotropic(), method=Krylov(rtol=1e-9), draws=60)
-    if not bool(exact.prior.precision.isfinite()):
-        pytest.skip("the data are likelier without these weights")
+    assert bool(exact.prior.precision.isfinite())  # these data do say something about the weights
     # the search ends where MacKay's step is below one per cent; draws estimate γ
     error = 0.02 + 3 * space.effective_dimension.standard_error / space.effective_dimension.value
     assert float((space.prior.precision / exact.prior.precision).log().abs()) < error
