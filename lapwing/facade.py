@@ -20,7 +20,7 @@ from lapwing.network.parameters import Select
 def fit(
     model: nn.Module, data: Any, likelihood: Likelihood, *, prior: Prior | None = None, method: Method | None = None,
     select: Select = None, validation: Any = None, total: int | None = None, draws: int = 32, seed: int = 0,
-    evidence_at: EvidenceAt = "mode", progress: bool | Report | None = None,
+    evidence_at: EvidenceAt | None = None, progress: bool | Report | None = None,
 ) -> Posterior:  # fmt: skip
     """The posterior of a trained network, linearised at its weights: what `linearise` and then `infer` give.
 

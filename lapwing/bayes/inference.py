@@ -40,14 +40,16 @@ KRYLOV_STEPS = 8  # of a typical space
 
 def infer(
     model: LinearModel, *, prior: Prior | None = None, method: Method | None = None, validation: Any = None,
-    draws: int = 32, seed: int = 0, evidence_at: EvidenceAt = "mode", progress: bool | Report | None = None,
+    draws: int = 32, seed: int = 0, evidence_at: EvidenceAt | None = None,
+    progress: bool | Report | None = None,
 ) -> Posterior:  # fmt: skip
     """The posterior of a linear model, its free precisions at the maximum of the evidence.
 
     `prior=None` is the g-prior, tuned. `method=None` chooses by size and free memory and says why. With `validation`,
     a pair of inputs and targets, the precision (and a noise that was not given) is the one with the best held-out
     density. A structured method (`Diagonal`, `KFAC`, `EKFAC`, `LowRank`) can take the evidence at the network's own
-    weights, `evidence_at="weights"`: no mode is found, and the precisions are known to be too small.
+    weights, `evidence_at="weights"`: no mode is found, and precisions tuned by it are known to be too small. With
+    `validation` it does so by default, since what is tuned on held-out data needs neither.
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
@@ -62,8 +64,8 @@ def infer(
     choice, report = resolve(prior or GPrior(), model.groups), reporter(progress)
     started = time.perf_counter()
     try:
-        _check_evidence_at(evidence_at, method)
-        return _inferred(model, choice, method, validation, Noise(seed), draws, report, started, evidence_at)
+        where = _evidence_at(evidence_at, method, validation is not None and model.centre is not None)
+        return _inferred(model, choice, method, validation, Noise(seed), draws, report, started, where)
     finally:  # neither an error nor Ctrl-C leaves a half-written line behind
         report("")
 
@@ -158,14 +160,16 @@ def _shaped(task: Task, method: Structural, model: LinearModel) -> Task:
     return replace(task, shape=Shape(curvature, told), prior=replace(task.prior, scale=scale))
 
 
-def _check_evidence_at(evidence_at: EvidenceAt, method: Method | None) -> None:
-    if evidence_at not in ("mode", "weights"):
-        raise ValueError(f"evidence_at is {evidence_at!r}, expected 'mode' or 'weights'")
-    if evidence_at == "weights" and not isinstance(method, Structural):
+def _evidence_at(asked: EvidenceAt | None, method: Method | None, held_out: bool) -> EvidenceAt:
+    """Where the evidence is taken: at the mode, unless another place was asked for or the mode would serve nothing."""
+    if asked not in (None, "mode", "weights"):
+        raise ValueError(f"evidence_at is {asked!r}, expected 'mode' or 'weights'")
+    if asked == "weights" and not isinstance(method, Structural):
         raise ValueError(
             "evidence_at='weights' is for Diagonal(), KFAC(), EKFAC() and LowRank(rank), which with as many pairs as "
             f"weights is exact; the method is {method!r}"
         )
+    return asked or ("weights" if held_out and isinstance(method, Structural) else "mode")
 
 
 def _with_stored(model: LinearModel, report: Report) -> LinearModel:

@@ -17,7 +17,7 @@ from lapwing.linalg.memory import available_bytes
 from lapwing.linalg.operators import LinearOperator
 
 POINTS = 512  # of a Monte-Carlo average where the covariance is known
-BLOCK_ELEMENTS = 2**23  # of the Jacobian of a few data
+BLOCK_BYTES = 2**26  # of the Jacobian of a few data
 STORED_SHARE = 4  # coordinates of held-out outputs may take this part of the free memory
 DIRECTIONS = 30_000  # beyond these a ratio costs more than sharing out all of them over a grid, once
 STEP = 0.04
@@ -78,13 +78,15 @@ def seen(
     """
     if not isinstance(belief, Whitened) or not belief.exact:
         return _sampled(belief.std, features, shape, deviations, prior_noise, full)
-    k, parts = belief.values, []
-    for rows in _data(features, shape, batch_size):
-        whitened = rows * belief.std
+    dtype, parts = _working(belief, features), []
+    k, std, deviations = (known.to(dtype) for known in (belief.values, belief.std, deviations))
+    for rows in _data(features, shape, batch_size, dtype):
+        whitened = rows * std
         inside = _coordinates(belief, whitened)
         outside = _outside(belief, whitened, inside, full)
         covariance = outside + _products(inside / (1 + k), inside, full)
-        parts.append((whitened.square().sum(2), covariance, (rows @ deviations).permute(2, 0, 1)))
+        found = (whitened.square().sum(2), covariance, (rows @ deviations).permute(2, 0, 1))
+        parts.append(tuple(part.double() for part in found))
     prior_variance, covariance = (torch.cat([part[i] for part in parts]) for i in (0, 1))
     draws = torch.cat([part[2] for part in parts], dim=1).reshape(-1, *shape)
     return Seen(prior_variance.reshape(shape), _closed(covariance, shape, seed), draws)
@@ -110,13 +112,13 @@ def over_ratio(
 
         return sampled
     many = len(k) > DIRECTIONS or 8.0 * prod(shape) * len(k) > available_bytes() / STORED_SHARE
-    grid = Grid.of(k) if many else None
-    parts = []
-    for rows in _data(features, shape, None):
-        scaled = rows * whitened.std
+    grid, dtype, parts = Grid.of(k) if many else None, _working(whitened, features), []
+    std = whitened.std.to(dtype)
+    for rows in _data(features, shape, None, dtype):
+        scaled = rows * std
         inside = _coordinates(whitened, scaled)
         kept = inside if grid is None else grid.products(inside, full)
-        parts.append((kept, _outside(whitened, scaled, inside, full)))
+        parts.append((kept.double(), _outside(whitened, scaled, inside, full).double()))
     inside, outside = (torch.cat(part) for part in zip(*parts, strict=True))
 
     def closed(ratio: float) -> Spread:
@@ -159,7 +161,8 @@ class Grid:
         """Products of the coordinates of outputs, for the directions of each node."""
         b, c, _ = inside.shape
         found = inside.new_zeros(len(self.nodes), b, c, *(c,) if full else ())
-        parts = zip(inside[:, :, self.order].split(self.sizes, dim=2), self.share.split(self.sizes), strict=True)
+        ordered, shares = inside[:, :, self.order], self.share.to(inside)
+        parts = zip(ordered.split(self.sizes, dim=2), shares.split(self.sizes), strict=True)
         for number, (part, share) in enumerate(parts):
             if len(share):
                 found[number] += _products(part * (1 - share), part, full)
@@ -205,13 +208,21 @@ def _sampled(
     return Seen(prior, of_draws(draws, full), draws)
 
 
-def _data(features: LinearOperator, shape: tuple[int, ...], batch_size: int | None) -> Iterator[Tensor]:
-    """The rows of a few data at a time: (b, c, d), float64."""
+def _working(whitened: Whitened, features: LinearOperator) -> torch.dtype:
+    """Double precision, but where variances are sums of squares that nothing cancels in: there that of the features."""
+    kept = whitened.spectrum.complete and whitened.spectrum.right.keeps_precision
+    return features.like.dtype if kept else torch.float64
+
+
+def _data(
+    features: LinearOperator, shape: tuple[int, ...], batch_size: int | None, dtype: torch.dtype = torch.float64
+) -> Iterator[Tensor]:
+    """The rows of a few data at a time: (b, c, d)."""
     n, c = shape[0], prod(shape[1:])
-    batch = batch_size or max(1, BLOCK_ELEMENTS // (c * features.shape[1]))
+    batch = batch_size or max(1, BLOCK_BYTES // (c * features.shape[1] * dtype.itemsize))
     for start in range(0, n, batch):
         stop = min(start + batch, n)
-        yield features.rows(start * c, stop * c).double().reshape(stop - start, c, -1)
+        yield features.rows(start * c, stop * c).to(dtype).reshape(stop - start, c, -1)
 
 
 def _coordinates(whitened: Whitened, rows: Tensor) -> Tensor:  # (b, c, d) -> (b, c, rank)

@@ -79,12 +79,12 @@ class Block:
         return self.left.ndim == self.right.ndim == 2
 
     def turned(self, x: Tensor) -> Tensor:  # (groups, o, i, k)
-        """Vᵀ x."""
-        return self.scale[..., None] * x if self.is_diagonal else _turn(x, self.left, self.right, back=False)
+        """Vᵀ x, in the precision of x."""
+        return self.scale[..., None].to(x) * x if self.is_diagonal else _turn(x, self.left, self.right, back=False)
 
     def back(self, x: Tensor) -> Tensor:  # (groups, o, i, k)
-        """V x."""
-        return self.scale[..., None] * x if self.is_diagonal else _turn(x, self.left, self.right, back=True)
+        """V x, in the precision of x."""
+        return self.scale[..., None].to(x) * x if self.is_diagonal else _turn(x, self.left, self.right, back=True)
 
     def spread(self, values: Tensor) -> Tensor:  # (groups, o, i)
         """The diagonal of Q diag(values) Qᵀ, Q = diag(1/scale) V orthogonal."""
@@ -246,15 +246,17 @@ class Basis(LinearOperator):
     def like(self) -> Tensor:
         return self.blocks[0].values
 
+    keeps_precision = True
+
     def matmat(self, x: Tensor) -> Tensor:
-        result = torch.zeros(self.size, x.shape[1], dtype=self.like.dtype, device=self.like.device)
+        result = x.new_zeros(self.size, x.shape[1])
         for block, part in zip(self.blocks, x.split([block.values.numel() for block in self.blocks]), strict=True):
-            shaped = part.reshape(*block.values.shape, x.shape[1]).to(self.like)
-            result[block.index.flatten()] = (block.back(shaped) / block.scale[..., None]).flatten(0, 2)
+            shaped = part.reshape(*block.values.shape, x.shape[1])
+            result[block.index.flatten()] = (block.back(shaped) / block.scale[..., None].to(x)).flatten(0, 2)
         return result
 
     def rmatmat(self, y: Tensor) -> Tensor:
-        parts = [block.turned(y[block.index].to(self.like) / block.scale[..., None]) for block in self.blocks]
+        parts = [block.turned(y[block.index] / block.scale[..., None].to(y)) for block in self.blocks]
         return torch.cat([part.flatten(0, 2) for part in parts])
 
 
@@ -312,6 +314,7 @@ def _eigen(factor: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
 def _turn(x: Tensor, left: Tensor, right: Tensor, *, back: bool) -> Tensor:
     """(left ⊗ right) x, or its transpose, for x of shape (groups, o, i, k)."""
     groups, o, i, k = x.shape
+    left, right = left.to(x), right.to(x)
     if left.ndim == 2:
         x = left[:, :, None, None] * x
     else:

@@ -43,11 +43,13 @@ class Spectrum:
         return torch.where(self.values > cutoff(self.values, self.right.shape[0]), self.values, torch.inf).rsqrt()
 
     def expand(self, coefficients: Tensor) -> Tensor:  # (rank, k) -> (d, k)
-        """V times coefficients."""
+        """V times coefficients, in double precision."""
         return (self.right @ coefficients.to(self.right.like)).double()
 
     def coordinates(self, rows: Tensor) -> Tensor:  # (k, d) -> (k, rank)
-        """Rows times V."""
+        """Rows times V: in double precision, or in that of the rows where V keeps it."""
+        if self.right.keeps_precision:
+            return (self.right.T @ rows.mT).mT
         return (self.right.T @ rows.mT.to(self.right.like)).mT.double()
 
     def left(self, operator: LinearOperator, columns: Tensor) -> Tensor:  # (n, k) -> (rank, k)

@@ -122,7 +122,7 @@ class _Factored:
 
     def rows(self) -> Tensor:  # (b · c, p), where every term is one of rows
         like = self.terms[0].matrix if isinstance(self.terms[0], Rows) else self.terms[0].inputs
-        total = like.new_zeros(sum(self.layout.sizes), self.height)
+        total = like.new_zeros(self.height, sum(self.layout.sizes)).mT
         parts = self.layout.split(total)
         for term in self.terms:
             parts[term.name] += term.matrix.mT if isinstance(term, Rows) else 0
@@ -235,7 +235,8 @@ class Jacobian(LinearOperator):
     def rows(self, start: int, stop: int) -> Tensor:
         """Rows of whole data, by one reverse pass per output."""
         first, last = start // self.outputs, -(-stop // self.outputs)
-        rows = torch.cat([piece.rows() for piece in self._of(self.inputs.between(first, last), torch.inf)])
+        pieces = [piece.rows() for piece in self._of(self.inputs.between(first, last), torch.inf)]
+        rows = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
         return rows[start - first * self.outputs : stop - first * self.outputs]
 
     def _pieces(self, columns: float) -> Iterator[_Factored | _Direct]:

@@ -73,6 +73,11 @@ class LinearOperator(ABC):
         return False
 
     @property
+    def keeps_precision(self) -> bool:
+        """Whether products are in the precision of the columns given, not in one of its own."""
+        return False
+
+    @property
     def squares_are_cheap(self) -> bool:
         """Whether norms of rows and columns cost about a product, as where the numbers are stored."""
         return False
