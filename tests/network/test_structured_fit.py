@@ -224,6 +224,37 @@ def test_the_held_out_curve_is_that_of_predictions_at_each_precision(kind, metho
     assert float(best) >= float(curve.held_out.max()) - 1e-6
 
 
+@pytest.mark.parametrize("kind", LIKELIHOODS)
+def test_tuned_on_held_out_data_a_structure_finds_no_mode_and_is_the_same(kind):
+    """What a precision tuned on held-out data is does not depend on where the evidence would be taken."""
+    model, inputs, targets = problem(kind)
+    held = {"gaussian": normal(5, 2, seed=22), "categorical": torch.tensor([0, 1, 1, 0, 1]),
+            "bernoulli": torch.tensor([[0, 1], [1, 1], [0, 0], [1, 0], [0, 1]]).double()}[kind]  # fmt: skip
+    options = {"prior": Isotropic(), "method": KFAC(), "validation": (normal(5, 3, seed=21), held), "draws": 2}
+    quick, full = (fit(model, (inputs, targets), LIKELIHOODS[kind], evidence_at=at, **options) for at in (None, "mode"))
+    assert (quick.diagnostics["evidence_at"], full.diagnostics["evidence_at"]) == ("weights", "mode")
+    torch.testing.assert_close(quick.mean, flat_weights(model), rtol=0, atol=0)
+    assert float((full.mean - quick.mean).norm()) > 0.01 * float(quick.mean.norm())
+    torch.testing.assert_close(quick.prior.precision, full.prior.precision, rtol=1e-3, atol=0)
+    ours, theirs = (posterior.predict(inputs).epistemic_variance for posterior in (quick, full))
+    torch.testing.assert_close(ours, theirs, rtol=2e-3, atol=0)
+
+
+@pytest.mark.parametrize("method", [Diagonal(), KFAC(), EKFAC()], ids=repr)
+def test_networks_in_single_precision_lose_only_its_round_off(method):
+    """Variances are sums of squares, so nothing cancels: the error is that of the factors, far below their size."""
+    model, inputs, targets = problem("categorical")
+    prior, new = Isotropic(0.9), normal(4, 3, seed=20)
+    double = fit(model, (inputs, targets), Categorical(), prior=prior, method=method, draws=2)
+    single = fit(model.float(), (inputs.float(), targets), Categorical(), prior=prior, method=method, draws=2)
+    found, expected = (
+        posterior.predict(x).epistemic_variance for posterior, x in ((single, new.float()), (double, new))
+    )
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=0)
+    assert not torch.equal(found.double(), expected)
+
+
 @pytest.mark.parametrize("full", [True, False], ids=["covariances", "variances"])
 @pytest.mark.parametrize("method", [KFAC(), LowRank(9)], ids=repr)
 def test_eigenvalues_shared_out_over_a_grid_give_the_same_spreads(method, full, monkeypatch):
