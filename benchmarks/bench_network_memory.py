@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from lapwing.network.batches import as_batches
-from lapwing.network.jacobian import Jacobian, Network, prepared, working_bytes
+from lapwing.network.jacobian import Jacobian, Network, prepared
 
 CELLS = {f"{n:,} data": {"n": n, "columns": 16, "batch": 100} for n in (1_000, 10_000)}
 
@@ -47,7 +47,7 @@ def measure(n: int, columns: int, batch: int) -> dict:
     batches = as_batches(DataLoader(Made(n), batch_size=batch))
     jacobian = prepared(Jacobian(Network.of(lenet().eval()), batches.inputs, CLASSES))
     block = torch.randn(jacobian.shape[1], columns)
-    working, item = working_bytes(jacobian, columns), block.element_size()
+    working, item = jacobian.working_bytes(columns), block.element_size()
     few = as_batches(Made(4)).inputs
     Jacobian(jacobian.network, few, CLASSES, jacobian.plan).normal(block)  # what the first call ever allocates
     gc.collect()

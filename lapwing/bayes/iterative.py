@@ -243,7 +243,8 @@ def needed_bytes(features: LinearOperator, draws: int) -> tuple[float, float]:
     (n, d), columns = features.shape, 8.0 * (1 + draws)
     at_once = max(part.shape[0] for _, part in features.parts())
     kept = n if stochastic.scattered(features) else 0
-    return columns * (12 * d + 3 * at_once), columns * (11 * d + kept)
+    passing = features.working_bytes(1 + draws)
+    return columns * (12 * d + 3 * at_once) + passing, columns * (11 * d + kept) + passing
 
 
 def scale_aware_start(sampler: Sampler) -> Precisions:

@@ -239,6 +239,23 @@ class Jacobian(LinearOperator):
         rows = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
         return rows[start - first * self.outputs : stop - first * self.outputs]
 
+    def working_bytes(self, columns: int) -> float:
+        """Measured on the first data: what a forward pass keeps, and the factors where they are used."""
+        batch = next(iter(self.inputs))
+        few, network = batch[:2], self.network
+        kept: dict[int, int] = {}
+        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(lambda t: _counted(t, kept), lambda t: t):
+            outputs = network(network.tracked(), few)
+        given = {tensor.untyped_storage().data_ptr() for tensor in (few, *network.fixed.values())}
+        each = sum(size for place, size in kept.items() if place not in given) / len(few)
+        item, sizes = self.like.element_size(), network.layout.sizes
+        del outputs
+        if columns < self.plan.factored_from:  # tangents of a chunk go along, and about two layers of them at once
+            return len(batch) * each * 2 + 3 * item * sum(sizes) * self.plan.chunk
+        found = factor(lambda weights: network(weights, few), network.chosen(), columns)
+        data = min(len(batch), self.plan.data)
+        return data * (each + item * _held(found) / len(few)) + 4 * item * max(sizes) * min(columns, COLUMNS)
+
     def _pieces(self, columns: float) -> Iterator[_Factored | _Direct]:
         return self._of(iter(self.inputs), columns)
 
@@ -264,27 +281,6 @@ def _rows_of(network: Network, datum: Tensor) -> Tensor:  # (c, p)
         (gradients,) = vmap(pull)(units)
     flat = torch.cat([gradients[name].reshape(len(units), -1) for name in network.layout.names], dim=1)
     return network.layout.gather(flat.detach().mT).mT
-
-
-def working_bytes(jacobian: Jacobian, columns: int) -> float:
-    """Memory that a product with so many columns takes for one batch, the columns themselves and the image not counted.
-
-    Measured on the first data: what a forward pass keeps, and the factors where they are used.
-    """
-    batch = next(iter(jacobian.inputs))
-    plan, few = jacobian.plan, batch[:2]
-    kept: dict[int, int] = {}
-    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(lambda t: _counted(t, kept), lambda t: t):
-        outputs = jacobian.network(jacobian.network.tracked(), few)
-    fixed = {tensor.untyped_storage().data_ptr() for tensor in jacobian.network.fixed.values()}
-    each = sum(size for place, size in kept.items() if place not in fixed) / len(few)
-    item, largest = jacobian.like.element_size(), max(jacobian.network.layout.sizes)
-    del outputs
-    if columns < plan.factored_from:  # tangents of a chunk go along, and about two layers of them at once
-        return len(batch) * each * 2 + 3 * item * sum(jacobian.network.layout.sizes) * plan.chunk
-    found = factor(lambda weights: jacobian.network(weights, few), jacobian.network.chosen(), columns)
-    data = min(len(batch), plan.data)
-    return data * (each + item * _held(found) / len(few)) + 4 * item * largest * min(columns, COLUMNS)
 
 
 def _held(found: Factors) -> int:

@@ -179,6 +179,9 @@ class Sum(LinearOperator):
     def squares_are_cheap(self) -> bool:
         return all(term.squares_are_cheap for term in self.terms)
 
+    def working_bytes(self, columns: int) -> float:
+        return max(term.working_bytes(columns) for term in self.terms)
+
     def matmat(self, x: Tensor) -> Tensor:
         return reduce(torch.add, (term.matmat(x) for term in self.terms))
 
@@ -248,6 +251,9 @@ class Product(LinearOperator):
         else:
             for start, part in self.left.parts():
                 yield start, Product(part, self.right)
+
+    def working_bytes(self, columns: int) -> float:
+        return max(part.working_bytes(columns) for part in (self.left, self.right))
 
     def matmat(self, x: Tensor) -> Tensor:
         if isinstance(self.left, Transpose) and self.left.inner is self.right:
@@ -324,6 +330,9 @@ class Transpose(LinearOperator):
     def squares_are_cheap(self) -> bool:
         return self.inner.squares_are_cheap
 
+    def working_bytes(self, columns: int) -> float:
+        return self.inner.working_bytes(columns)
+
     def matmat(self, x: Tensor) -> Tensor:
         return self.inner.rmatmat(x)
 
@@ -372,6 +381,9 @@ class Scaled(LinearOperator):
         for start, part in self.inner.parts():
             yield start, Scaled(part, self.factor)
 
+    def working_bytes(self, columns: int) -> float:
+        return self.inner.working_bytes(columns)
+
     def matmat(self, x: Tensor) -> Tensor:
         return self.factor * self.inner.matmat(x)
 
@@ -403,6 +415,9 @@ class Double(LinearOperator):
     @property
     def squares_are_cheap(self) -> bool:
         return self.inner.squares_are_cheap
+
+    def working_bytes(self, columns: int) -> float:
+        return self.inner.working_bytes(columns)
 
     def matmat(self, x: Tensor) -> Tensor:
         return self.inner.matmat(x.to(self.inner.like)).double()

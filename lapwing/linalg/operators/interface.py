@@ -72,6 +72,10 @@ class LinearOperator(ABC):
         """Whether a block of rows costs far less than as many products with unit columns, as for a network."""
         return False
 
+    def working_bytes(self, columns: int) -> float:  # noqa: ARG002
+        """Memory that a product with so many columns takes, beside what goes in and what comes out."""
+        return 0.0
+
     @property
     def keeps_precision(self) -> bool:
         """Whether products are in the precision of the columns given, not in one of its own."""
