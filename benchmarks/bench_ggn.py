@@ -68,10 +68,10 @@ class Transformer(nn.Module):
         return self.head(self.norm(self.blocks(self.embed(x).flatten(2).mT + self.positions)).mean(1))
 
 
-def lenet() -> nn.Module:
+def lenet(outputs: int = CLASSES) -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, CLASSES),
+        nn.Flatten(), nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, outputs),
     )  # fmt: skip
 
 
