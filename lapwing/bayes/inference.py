@@ -214,7 +214,7 @@ def preflight(task: Task) -> dict[str, float]:
     features, columns = task.model.features, 2 * task.draws + 1
     rows, d = features.shape
     by_cg, by_sgd = iterative.needed_bytes(features, task.draws)
-    space = 8.0 * columns * (KRYLOV_STEPS * min(rows, d) + 4 * d) + features.working_bytes(columns)
+    space = 8.0 * columns * (KRYLOV_STEPS * min(rows, d) + 3 * d) + features.working_bytes(columns)
     return {"exact": _exact_bytes(task), "krylov": space, "cg": by_cg, "sgd": by_sgd, "free": available_bytes()}
 
 

@@ -250,11 +250,12 @@ class Jacobian(LinearOperator):
         each = sum(size for place, size in kept.items() if place not in given) / len(few)
         item, sizes = self.like.element_size(), network.layout.sizes
         del outputs
-        if columns < self.plan.factored_from:  # tangents of a chunk go along, and about two layers of them at once
-            return len(batch) * each * 2 + 3 * item * sum(sizes) * self.plan.chunk
+        if columns < self.plan.factored_from:  # tangents of a chunk go along, with the patches of their convolutions
+            return len(batch) * each * 2 * (1 + self.plan.chunk) + 3 * item * sum(sizes) * self.plan.chunk
         found = factor(lambda weights: network(weights, few), network.chosen(), columns)
         data = min(len(batch), self.plan.data)
-        return data * (each + item * _held(found) / len(few)) + 4 * item * max(sizes) * min(columns, COLUMNS)
+        summed = 2 * item * sum(sizes) * columns + 4 * item * max(sizes) * min(columns, COLUMNS)
+        return data * (each + item * _held(found) / len(few)) + summed
 
     def _pieces(self, columns: float) -> Iterator[_Factored | _Direct]:
         return self._of(iter(self.inputs), columns)
