@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from importlib.metadata import version
@@ -16,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as serialise
 from torch import Tensor
 
+from lapwing.atomic import write as write_atomically
 from lapwing.bayes import likelihoods
 from lapwing.bayes.evidence import EvidenceParts
 from lapwing.bayes.iterative import Drawn
@@ -89,25 +88,8 @@ def save(posterior: Posterior, path: Path | str) -> Path:
         parts = {name: getattr(curve, name) for name in ("precision", "noise", "log_evidence", "held_out")}
         tensors |= {f"curve.{name}": value for name, value in parts.items() if value is not None}
     whole = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
-    _write(path, serialise(whole, {"lapwing": json.dumps(plain, default=str)}))
+    write_atomically(path, serialise(whole, {"lapwing": json.dumps(plain, default=str)}))
     return path
-
-
-def _write(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(temporary).chmod(0o666 & ~umask)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def _always(posterior: Posterior) -> dict[str, Tensor]:

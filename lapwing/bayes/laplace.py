@@ -61,13 +61,16 @@ class Tangent:
         """The minimum of the loss at these precisions, started from that at others."""
         std = precision.rsqrt()
         units = std.expand(self.design.shape[1]) if self.row_space is not None else std[self.prior.group_of]
-        loss = Loss(
-            self.design @ Diagonal(units), self.likelihood, self.model.targets, self.model.weights, self.model.offset
-        )
+        loss = self.loss(units)
         start = self.start if near is None else near.coordinates
         start = torch.where(units > 0, start / torch.where(units > 0, units, 1), 0)
         found = classification.mode(loss, start=start, preconditioner=preconditioner, tol=self._tolerance())
         return AtMode(precision, units, units * found.weights, found)
+
+    def loss(self, units: Tensor) -> Loss:
+        """The loss over coordinates in these units, standard deviations of the prior."""
+        scaled = self.design @ Diagonal(units)
+        return Loss(scaled, self.likelihood, self.model.targets, self.model.weights, self.model.offset)
 
     def _tolerance(self) -> float:
         """In nats: what products in the precision of the features can tell apart."""
