@@ -15,7 +15,7 @@ from lapwing.bayes.approximate import Approximate, AtWeights, Nearby
 from lapwing.bayes.description import described
 from lapwing.bayes.evidence import EvidenceParts, Precisions
 from lapwing.bayes.iterative import Drawn, Sampler
-from lapwing.bayes.laplace import AtMode, Known, Tangent
+from lapwing.bayes.laplace import LOST, AtMode, Known, Tangent
 from lapwing.bayes.leave_one_out import LeaveOneOut, leave_one_out
 from lapwing.bayes.left_out import NO_NETWORK, Mean, influence, left_out_labels
 from lapwing.bayes.likelihoods import Gaussian, Likelihood
@@ -103,6 +103,8 @@ class Posterior:
         return centre + (features @ self.deviations.to(features.like)).mT.reshape(-1, *centre.shape)
 
     def mean_at(self, features: LinearOperator, inputs: Any, mean: Literal["network", "linear"]) -> Tensor:
+        if (self.centre is None or mean == "linear") and not bool(self.mean.isfinite().all()):
+            raise ValueError(LOST)
         if self.centre is None:
             return self.shaped(features @ self.mean.to(features.like))
         outputs = self.centre.outputs_at(inputs)
@@ -318,6 +320,7 @@ def assemble(
         normals = Noise(like.seed, PRIOR).rows(0, len(prior.scale), known[0].noise.shape[1])
         belief = whiten(known, prior, noise_precision, normals)
         parts, mean = evidence.problem(known, prior).parts(precisions), belief.mean
+        diagnostics |= _told(known[0], prior, noise_precision, settled=diagnostics["converged"] or tuned_by == "given")
         gamma, log_det = belief.trace_of(lambda k: k / (1 + k)), belief.trace_of(torch.log1p)
     posterior = Posterior(
         statistics=known, prior=prior, noise_precision=noise_precision, given=like.given, outputs=like.outputs,
@@ -331,6 +334,15 @@ def assemble(
     return with_mode(posterior, like.at_mode) if mode else posterior
 
 
+def _told(known: Statistics, prior: DiagonalPrior, noise_precision: Tensor, settled: bool) -> dict[str, Any]:
+    """What diagnostics say of a Krylov space at these precisions: it may be too small where it cannot grow."""
+    alpha = float(prior.precision[0])
+    if not isinstance(known.basis, Ritz) or alpha == float("inf"):
+        return {}
+    error = known.basis.error(alpha, float(noise_precision[0]))
+    return {"error_bound": error, "converged": settled and error <= known.basis.rtol}
+
+
 def _at_weights(known: Any) -> bool:
     return isinstance(known, Approximate) and isinstance(known.fits, AtWeights)
 
@@ -341,6 +353,10 @@ def with_mode(posterior: Posterior, near: AtMode | None = None) -> Posterior:
     if tangent is None or posterior.at_mode is not None or _at_weights(posterior.statistics):
         return posterior
     log_det = -2 * posterior.evidence_parts.occam
+    if tangent.lost:
+        unknown = replace(posterior.evidence_parts, fit=float("nan"), penalty=float("nan"))
+        lost = torch.full_like(posterior.mean, torch.nan)
+        return replace(posterior, mean=lost, evidence_parts=unknown, log_evidence=Estimate(float("nan")))
     found = tangent.mode(posterior.prior.precision, near, _preconditioner(posterior, tangent))
     parts = tangent.parts(found, log_det)
     error = posterior.log_evidence.standard_error

@@ -256,7 +256,7 @@ def planted(count: int, size: int):
 
 def test_flipped_labels_planted_in_digits_are_found():
     """Of 25 suspects 20 or more are flipped; by chance it would be one or two."""
-    x, labels, flipped = planted(25, size=400)
+    x, labels, flipped = planted(25, size=500)
     posterior = lw.infer(
         lw.LinearModel(torch.kron(x, torch.eye(10).double()), labels, lw.Categorical()), prior=lw.Isotropic(0.1)
     )
