@@ -155,6 +155,25 @@ class Posterior:
         noise = self.noise_precision if noise_std is None else self._relative_precision(noise_std)
         return assemble(self, prior, noise, tuned_by="given")
 
+    def update(self, data: Any, *, retune: bool = False) -> Posterior:
+        """The posterior given more data, without starting over and with the same noise behind every draw.
+
+        `data` is a pair of inputs and targets, batches of such or a `LinearModel`. Under Gaussian noise the result is
+        that of all data together, draw by draw; under other likelihoods the mode is found from the one before.
+        The prior's scale stays as it is and so do the precisions, unless `retune` finds those by evidence again.
+        Exact() needs no training data for this (labels: their loss), Krylov(), CG() and SGD() do; structures refuse.
+
+        >>> from lapwing import Gaussian, Isotropic, LinearModel, infer
+        >>> x, y = torch.tensor([[1.0], [2.0], [3.0], [4.0]]).double(), torch.tensor([1.0, 2.0, 2.5, 4.0])
+        >>> prior, noise = Isotropic(0.01), Gaussian(0.3)
+        >>> some = infer(LinearModel(x[:2], y[:2], noise), prior=prior).update((x[2:], y[2:]))
+        >>> torch.allclose(some.draws, infer(LinearModel(x, y, noise), prior=prior).draws)
+        True
+        """
+        from lapwing.bayes.updating import updated
+
+        return updated(self, data, retune=retune)
+
     def tune(
         self, validation: Any, *, link: Link | None = None, temperature: float | Literal["tune"] = 1.0,
         mode: bool = True,
