@@ -13,13 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, final
 
 import numpy as np
-import torch
-from torch import Tensor
 
 import lapwing.records as records
 from lapwing.bayes.likelihoods import Bernoulli
 from lapwing.bayes.posterior import Posterior
-from lapwing.bayes.predictive import Prediction
 
 BATCH = 256  # inputs predicted at once
 PROBES = 24  # inputs over which layers' shares of the variance are averaged
@@ -46,7 +43,7 @@ def record(
     defaults: dict[str, Any] = {
         "seed": posterior.seed, "solve": solve(posterior), "curve": curve(posterior), "peak_bytes": peak_bytes(),
         "layers": () if inputs is None else layers(posterior, inputs),
-        "influence": None if targets is None else influence(posterior, inputs, targets),
+        "influence": None if targets is None else influence(posterior, targets),
         "network": records.Network("", len(posterior.mean), len(posterior.mean)),
     }  # fmt: skip
     return records.Record(name, task(posterior), tuple(evaluations), **(defaults | known))
@@ -226,56 +223,24 @@ def layers(posterior: Posterior, inputs: Any) -> tuple[records.Layer, ...]:
     )
 
 
-def influence(posterior: Posterior, inputs: Any, targets: Any) -> records.Influence | None:
+def influence(posterior: Posterior, targets: Any) -> records.Influence | None:
     """Leverages and leave-one-out densities of the training data, where the posterior is in closed form.
 
     Exact for Gaussian noise. For class labels the leverages are exact at the curvature that the posterior uses, and the
     prediction without a datum is one Newton step away from that of the network.
     """
-    if posterior.tangent is not None:
-        return _of_labels(posterior, inputs, targets)
+    labels = posterior.tangent is not None
     try:
-        found = posterior.leave_one_out()
+        found = posterior.leave_one_out(mean="network" if labels and posterior.centre is not None else "linear")
     except ValueError:  # not in closed form, or the training data are not there
         return None
-    wanted = np.asarray(targets, float).reshape(len(found.leverage), -1)
-    residual = np.asarray(found.residual).reshape(wanted.shape)
-    return records.Influence(
-        np.asarray(found.leverage), np.asarray(found.log_density), wanted[:, 0], (wanted - residual)[:, 0]
-    )
-
-
-def _of_labels(posterior: Posterior, inputs: Any, targets: Any) -> records.Influence | None:
-    """With S the covariance of a datum's logits f, B = diag(p) − ppᵀ and g = p − y: f + (I − SB)⁻¹ S g without it."""
-    tangent = posterior.tangent
-    if tangent is None or not posterior.belief.exact or len(tangent.model.weights) != len(inputs):
-        return None
-    labels, parts = torch.as_tensor(np.asarray(targets)).reshape(-1).long(), []
-    for start in range(0, len(inputs), BATCH):
-        rows = slice(start, start + BATCH)
-        parts.append(_left_out(posterior.predict(inputs[rows]), labels[rows], tangent.model.weights[rows]))
-    leverage, log_density, predicted = (np.concatenate([part[i] for part in parts]) for i in range(3))
-    return records.Influence(leverage, log_density, labels.numpy(), predicted)
-
-
-def _left_out(found: Prediction, labels: Tensor, counts: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Leverage, log density and most probable class of every datum, from all others."""
-    logits = found.mean.detach().cpu().double().reshape(len(labels), -1)
-    known = None if found.labels is None else found.labels.spread.covariance
-    if known is None or logits.shape[1] == 1:  # one logit: that of the second class, the first being zero
-        variance = found.epistemic_variance.detach().cpu().double().reshape(-1)
-        covariance = torch.diag_embed(torch.stack([torch.zeros_like(variance), variance], 1))
-        logits = torch.cat([torch.zeros_like(logits), logits], 1)
-    else:
-        covariance = known.detach().cpu().double()
-    probs = logits.softmax(1)
-    curvature = counts[:, None, None] * (torch.diag_embed(probs) - probs[:, :, None] * probs[:, None, :])
-    slope = counts[:, None] * (probs - torch.nn.functional.one_hot(labels, logits.shape[1]))
-    system = torch.eye(logits.shape[1], dtype=torch.float64) - covariance @ curvature
-    without = logits + torch.linalg.solve(system, (covariance @ slope[:, :, None]))[:, :, 0]
-    leverage = (covariance * curvature.mT).sum((1, 2))
-    density = without.log_softmax(1).gather(1, labels[:, None])[:, 0]
-    return leverage.numpy(), density.numpy(), without.argmax(1).numpy()
+    wanted = np.asarray(targets, float).reshape(len(found.leverage), -1)[:, 0]
+    mean = np.asarray(found.mean).reshape(len(wanted), -1)
+    predicted = mean[:, 0]
+    if labels:
+        wanted = wanted.astype(np.int64)
+        predicted = mean.argmax(1) if mean.shape[1] > 1 else (mean[:, 0] > 0).astype(np.int64)
+    return records.Influence(np.asarray(found.leverage), np.asarray(found.log_density), wanted, predicted)
 
 
 def peak_bytes() -> int | None:

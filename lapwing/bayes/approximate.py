@@ -139,6 +139,23 @@ class Iterated:
 
 @final
 @dataclass(frozen=True, eq=False)
+class Unknown:
+    """Modes of a loaded posterior whose file lacks what they need: NaN, which predictions around them refuse."""
+
+    are_cheap = False
+
+    def moments(self, at: Precisions) -> tuple[Tensor, Tensor]:
+        """Not known."""
+        return torch.full((1,), torch.nan, dtype=torch.float64), torch.full_like(at.prior, torch.nan)
+
+    def mean(self, prior: DiagonalPrior, noise: Tensor) -> Tensor:
+        """Not known."""
+        del noise
+        return torch.full_like(prior.scale, torch.nan)
+
+
+@final
+@dataclass(frozen=True, eq=False)
 class Nearby:
     """A structure as preconditioner of I + WᵀW: I − V diag(k / (1 + k)) Vᵀ."""
 

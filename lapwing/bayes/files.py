@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from importlib.metadata import version
@@ -16,7 +15,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as serialise
 from torch import Tensor
 
+from lapwing.atomic import write as write_atomically
 from lapwing.bayes import likelihoods
+from lapwing.bayes.approximate import Approximate
 from lapwing.bayes.evidence import EvidenceParts
 from lapwing.bayes.iterative import Drawn
 from lapwing.bayes.laplace import Tangent
@@ -26,14 +27,15 @@ from lapwing.bayes.noise import PRIOR, Noise
 from lapwing.bayes.posterior import Posterior
 from lapwing.bayes.priors import DiagonalPrior
 from lapwing.bayes.statistics import Statistics, Whitened, whiten
+from lapwing.bayes.stored import named, pack_loss, pack_statistics, pack_structure, unpack_statistics, unpack_structure
 from lapwing.bayes.tuning import Curve
 from lapwing.linalg.estimators import Estimate
 from lapwing.linalg.operators import Dense, LinearOperator
 from lapwing.linalg.solvers import Solution
 from lapwing.linalg.spectral import Spectrum
 
-FORMAT = 1
-LARGEST = 2 * 2**30  # bytes of eigenvectors, or of a design, beyond which only draws are kept
+FORMAT = 2  # 1 had no checksum, and what `at` and `tune` need for Exact() alone
+READABLE = (1, 2)
 CURVED = {kind.__name__: kind for kind in (likelihoods.Categorical, likelihoods.Bernoulli)}
 
 
@@ -77,37 +79,38 @@ def save(posterior: Posterior, path: Path | str) -> Path:
         plain["likelihood"] = _named(posterior.tangent.likelihood)
     if posterior.centre is not None:
         plain["network"] = {"names": list(posterior.centre.names), "fingerprint": posterior.centre.fingerprint()}
-    statistics = _compressed(posterior)
-    if statistics is not None:
-        for i, (found, known) in enumerate(statistics):
-            tensors |= {f"statistics.{i}.{name}": value for name, value in known.items()}
-            plain["statistics"].append(found)
-        tensors |= _loss(posterior.tangent)
+    known = posterior.statistics
+    packed = pack_statistics(known, len(posterior.mean)) if isinstance(known, tuple) else None
+    for i, (found, part) in enumerate(packed or []):
+        plain["statistics"].append(found)
+        tensors |= {f"statistics.{i}.{name}": value for name, value in part.items()}
+    structure = pack_structure(known, len(posterior.mean)) if isinstance(known, Approximate) else None
+    if structure is not None:
+        plain["structure"] = structure[0]
+        tensors |= {f"structure.{name}": value for name, value in structure[1].items()}
+    if packed or structure:
+        tensors |= pack_loss(posterior.tangent)
     if posterior.held_out_curve is not None:
         curve = posterior.held_out_curve
         plain["curve"] = {"best_precision": curve.best_precision, "best_noise": curve.best_noise}
         parts = {name: getattr(curve, name) for name in ("precision", "noise", "log_evidence", "held_out")}
         tensors |= {f"curve.{name}": value for name, value in parts.items() if value is not None}
     whole = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
-    _write(path, serialise(whole, {"lapwing": json.dumps(plain, default=str)}))
+    header = json.dumps(plain, default=str)
+    write_atomically(path, serialise(whole, {"lapwing": header, "checksum": _checksum(header, whole)}))
     return path
 
 
-def _write(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(temporary).chmod(0o666 & ~umask)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+def _checksum(header: str, tensors: dict[str, Tensor]) -> str:
+    """Of every value in a file, so that a damaged one is not taken for a posterior."""
+    digest = hashlib.blake2b(header.encode(), digest_size=16)
+    for name in sorted(tensors):
+        value = tensors[name]
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        if value.numel():
+            content: Any = value.reshape(-1).numpy()
+            digest.update(memoryview(content).cast("B"))
+    return digest.hexdigest()
 
 
 def _always(posterior: Posterior) -> dict[str, Tensor]:
@@ -136,39 +139,6 @@ def _named(likelihood: Any) -> dict[str, Any]:
     return {"name": name, **{item.name: getattr(likelihood, item.name) for item in fields(likelihood)}}
 
 
-def _compressed(posterior: Posterior) -> list[tuple[dict[str, float], dict[str, Tensor]]] | None:
-    """Statistics with their eigenvectors, or None where these are not known or too large."""
-    known = posterior.statistics
-    if not isinstance(known, tuple) or not known or not all(isinstance(one.basis, Spectrum) for one in known):
-        return None
-    size = sum(8 * len(one.values) * len(posterior.mean) for one in known)
-    tangent = posterior.tangent
-    if size > LARGEST or (tangent is not None and 8 * tangent.design.shape[0] * tangent.design.shape[1] > LARGEST):
-        return None
-    names = ("values", "targets", "noise", "prior_noise", "density")
-    return [
-        (
-            {"remainder": one.remainder, "count": one.count, "log_weight": one.log_weight, "null": one.null},
-            {name: getattr(one, name) for name in names} | {"vectors": one.basis.vectors},
-        )
-        for one in known
-        if isinstance(one.basis, Spectrum)
-    ]
-
-
-def _loss(tangent: Tangent | None) -> dict[str, Tensor]:
-    """What the mode of a likelihood that is not Gaussian needs."""
-    if tangent is None:
-        return {}
-    found = {"loss.design": tangent.design.dense(), "loss.start": tangent.start, "loss.targets": tangent.model.targets}
-    found["loss.counts"] = tangent.model.weights
-    if tangent.model.offset is not None:
-        found["loss.offset"] = tangent.model.offset
-    if tangent.row_space is not None:
-        found |= {"loss.vectors": tangent.row_space.vectors, "loss.values": tangent.row_space.values}
-    return found
-
-
 def read(path: Path | str) -> Stored:
     """The content of a file, or a ValueError that says what is wrong with it."""
     path = Path(path)
@@ -176,7 +146,8 @@ def read(path: Path | str) -> Stored:
         raise ValueError(f"{path}: there is no saved posterior here")
     try:
         with safe_open(path, framework="pt") as file:
-            header = (file.metadata() or {}).get("lapwing", "")
+            metadata = file.metadata() or {}
+            header = metadata.get("lapwing", "")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, not a mapping
     except (SafetensorError, OSError) as error:
         raise ValueError(
@@ -186,9 +157,14 @@ def read(path: Path | str) -> Stored:
         plain = json.loads(header)
     except (ValueError, RecursionError):
         raise ValueError(f"{path}: a file of tensors, but not a saved posterior") from None
-    if not isinstance(plain, dict) or plain.get("format") != FORMAT:
-        number = plain.get("format") if isinstance(plain, dict) else None
-        raise ValueError(f"{path}: format {number!r}, this lapwing reads {FORMAT}: use the version that wrote it")
+    number = plain.get("format") if isinstance(plain, dict) else None
+    if number not in READABLE:
+        raise ValueError(
+            f"{path}: format {number!r}, this lapwing reads formats {READABLE[0]} to {FORMAT}: use the version that "
+            "wrote it"
+        )
+    if number > 1 and metadata.get("checksum") != _checksum(header, tensors):
+        raise ValueError(f"{path}: a damaged file, the checksum of its content differs: copy it again, or fit again")
     return Stored(path, tensors, plain)
 
 
@@ -210,19 +186,21 @@ def _restored(stored: Stored, features_at: Callable[[Any], LinearOperator], cent
         stored.tensors.get("noise_std"), per_output=stored.value("given", "per_output"),
         hyperprior=None if hyperprior is None else Gamma(**hyperprior),
     )  # fmt: skip
-    statistics = tuple(_statistics(stored, i, found) for i, found in enumerate(stored.value("statistics")))
+    known = _known(stored, prior)
     parts = EvidenceParts(**stored.value("evidence_parts"))
     mean, deviations = stored.tensor("mean"), stored.tensor("deviations")
     gamma = Estimate(**stored.value("effective_dimension"))
     belief: Whitened | Drawn
-    if statistics:
+    if isinstance(known, Approximate):
+        belief = known.whitened(prior, noise)
+    elif known:
         normals = Noise(stored.value("seed"), PRIOR).rows(0, len(mean), deviations.shape[1])
-        belief = whiten(statistics, prior, noise, normals)
+        belief = whiten(known, prior, noise, normals)
     else:
         solved = Solution(deviations[:0], torch.zeros(0), 0, 0.0)
         belief = Drawn(prior.std, mean, deviations, parts, gamma, Estimate(-2 * parts.occam), solved, 0.0, 0.0)
     return Posterior(
-        statistics=statistics, prior=prior, noise_precision=noise, given=given, outputs=stored.value("outputs"),
+        statistics=known, prior=prior, noise_precision=noise, given=given, outputs=stored.value("outputs"),
         belief=belief, mean=mean, deviations=deviations, evidence_parts=parts,
         log_evidence=Estimate(**stored.value("log_evidence")), effective_dimension=gamma, seed=stored.value("seed"),
         diagnostics=stored.value("diagnostics"), features_at=features_at, centre=centre,
@@ -231,13 +209,16 @@ def _restored(stored: Stored, features_at: Callable[[Any], LinearOperator], cent
     )  # fmt: skip
 
 
-def _statistics(stored: Stored, place: int, found: dict[str, float]) -> Statistics:
-    part: dict[str, Any] = {
-        name: stored.tensor(f"statistics.{place}.{name}")
-        for name in ("values", "targets", "noise", "prior_noise", "density", "vectors")
-    }
-    basis = Spectrum(Dense(part.pop("vectors")), part["values"])
-    return Statistics(basis=basis, **(part | found))
+def _known(stored: Stored, prior: DiagonalPrior) -> tuple[Statistics, ...] | Approximate:
+    """What the file knows of the data: nothing, but for draws, is an empty tuple."""
+    structure, seed = stored.plain.get("structure"), stored.value("seed")
+    if structure is not None:
+        return unpack_structure(structure, named(stored.tensors, "structure."), prior)
+    found = []
+    for i, told in enumerate(stored.value("statistics")):
+        stored.tensor(f"statistics.{i}.values")
+        found.append(unpack_statistics(told, named(stored.tensors, f"statistics.{i}."), seed))
+    return tuple(found)
 
 
 def _curve(stored: Stored) -> Curve | None:
@@ -250,7 +231,7 @@ def _curve(stored: Stored) -> Curve | None:
 
 
 def _tangent(stored: Stored, prior: DiagonalPrior) -> Tangent | None:
-    """The loss of class labels; where it was not stored, one of no data, which `at` and `tune` never reach."""
+    """The loss of class labels; where it was not stored, one of no data that says so when its mode is asked for."""
     found = stored.plain.get("likelihood")
     if found is None:
         return None
@@ -262,7 +243,7 @@ def _tangent(stored: Stored, prior: DiagonalPrior) -> Tangent | None:
         empty = LinearModel(
             torch.zeros(2, 1).double(), torch.zeros(1 if found["name"] == "Categorical" else 2), likelihood
         )
-        return Tangent(empty, likelihood, prior, empty.features, torch.zeros(1).double(), None)
+        return Tangent(empty, likelihood, prior, empty.features, torch.zeros(1).double(), None, lost=True)
     design = Dense(stored.tensor("loss.design"))
     model = LinearModel(
         design, stored.tensor("loss.targets"), likelihood, weights=stored.tensor("loss.counts"),

@@ -26,6 +26,10 @@ from lapwing.linalg.operators import Dense, Diagonal, Double, LinearOperator
 from lapwing.linalg.solvers import Preconditioner
 from lapwing.linalg.spectral import Spectrum, by_rows
 
+LOST = (
+    "the linear mode and the evidence at this precision need the training data, which are not in the file that this "
+    "posterior was loaded from: predict with mean='network', or fit it again"
+)
 INTERPOLATES = 0.99  # mean confidence in the training targets at which they say nothing about the width of error bars
 
 
@@ -54,20 +58,26 @@ class Tangent:
     design: LinearOperator  # (n · c, q), float64
     start: Tensor  # (q,), the network's own weights as coordinates
     row_space: Spectrum | None  # V with weights = scale · V · coordinates, or None where coordinates are weights
+    lost: bool = False  # whether this is a place-holder: the loss is not in the file that the posterior came from
 
     def mode(
         self, precision: Tensor, near: AtMode | None = None, preconditioner: Preconditioner | None = None
     ) -> AtMode:
         """The minimum of the loss at these precisions, started from that at others."""
+        if self.lost:
+            raise ValueError(LOST)
         std = precision.rsqrt()
         units = std.expand(self.design.shape[1]) if self.row_space is not None else std[self.prior.group_of]
-        loss = Loss(
-            self.design @ Diagonal(units), self.likelihood, self.model.targets, self.model.weights, self.model.offset
-        )
+        loss = self.loss(units)
         start = self.start if near is None else near.coordinates
         start = torch.where(units > 0, start / torch.where(units > 0, units, 1), 0)
         found = classification.mode(loss, start=start, preconditioner=preconditioner, tol=self._tolerance())
         return AtMode(precision, units, units * found.weights, found)
+
+    def loss(self, units: Tensor) -> Loss:
+        """The loss over coordinates in these units, standard deviations of the prior."""
+        scaled = self.design @ Diagonal(units)
+        return Loss(scaled, self.likelihood, self.model.targets, self.model.weights, self.model.offset)
 
     def _tolerance(self) -> float:
         """In nats: what products in the precision of the features can tell apart."""
@@ -86,7 +96,7 @@ class Tangent:
     @property
     def is_cheap(self) -> bool:
         """Whether a mode takes about a second or less."""
-        return isinstance(self.design, Dense) and self.design.shape[1] <= classification.DENSE_SIZE
+        return not self.lost and isinstance(self.design, Dense) and self.design.shape[1] <= classification.DENSE_SIZE
 
     def targets_shape(self, outputs: Tensor) -> torch.Size:
         """The shape of the targets of such outputs."""
@@ -94,6 +104,8 @@ class Tangent:
 
     def in_multiples(self, precision: Tensor) -> Tangent:
         """The same loss with precisions counted in multiples of these, all groups tied."""
+        if self.lost:
+            return self
         if self.row_space is not None:
             std = precision.rsqrt()
             return replace(self, design=Dense(self.design.dense() * std), start=self.start / std)

@@ -3,57 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, final
 
 import torch
 from torch import Tensor
 
-from lapwing.bayes import evidence, tuning
+from lapwing.bayes import evidence, held_out, tuning, verification
 from lapwing.bayes.approximate import Approximate, AtWeights, Nearby
+from lapwing.bayes.description import described
 from lapwing.bayes.evidence import EvidenceParts, Precisions
 from lapwing.bayes.iterative import Drawn, Sampler
-from lapwing.bayes.laplace import AtMode, Known, Tangent
+from lapwing.bayes.laplace import LOST, AtMode, Known, Tangent
 from lapwing.bayes.leave_one_out import LeaveOneOut, leave_one_out
+from lapwing.bayes.left_out import NO_NETWORK, Mean, influence, left_out_labels
 from lapwing.bayes.likelihoods import Gaussian, Likelihood
 from lapwing.bayes.linear_model import Centre, LinearModel, check_finite
 from lapwing.bayes.links import Link
-from lapwing.bayes.noise import DATA, PRIOR, SAMPLE, Noise
+from lapwing.bayes.noise import PRIOR, SAMPLE, Noise
 from lapwing.bayes.predictive import Labels, Prediction
 from lapwing.bayes.priors import DiagonalPrior
-from lapwing.bayes.spreads import Seen, over_ratio, seen
-from lapwing.bayes.statistics import NO_CLOSED_FORM, Ritz, Statistics, Whitened, converged, scaled_features, whiten
-from lapwing.linalg import krylov
+from lapwing.bayes.spreads import Seen, seen
+from lapwing.bayes.statistics import NO_CLOSED_FORM, Ritz, Statistics, Whitened, converged, whiten
+from lapwing.bayes.verification import Verification
 from lapwing.linalg.estimators import Estimate
-from lapwing.linalg.operators import Diagonal, LinearOperator, as_tensor, over_parts, row_blocks
-from lapwing.linalg.solvers import CG, Preconditioner
-from lapwing.linalg.spectral import Spectrum
+from lapwing.linalg.operators import LinearOperator
+from lapwing.linalg.solvers import Preconditioner
 
 LINK: Link = "full probit"
 NO_NOISE = "class labels have no aleatoric variance: use entropy − mutual_information"
 ROUGH = 0.05  # draws by CG or SGD whose error bound is larger are reported as not converged
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Verification:
-    """Our predictive variances beside those of an independent solve."""
-
-    ours: Tensor
-    reference: Tensor
-    rtol: float = 1e-8
-
-    @property
-    def relative_error(self) -> float:
-        """The largest relative error of our variances."""
-        return float(((self.ours - self.reference).abs() / self.reference.clamp_min(1e-300)).max())
-
-    def __repr__(self) -> str:
-        return (
-            f"largest relative error of {len(self.ours)} predictive variances: {self.relative_error:.1e} "
-            f"(against conjugate gradients to {self.rtol:.0e})"
-        )
 
 
 @final
@@ -89,10 +69,10 @@ class Posterior:
     @property
     def likelihood(self) -> Likelihood:
         """The likelihood with its noise as tuned or given."""
-        return self._gaussian if self.tangent is None else self.tangent.likelihood
+        return self.gaussian if self.tangent is None else self.tangent.likelihood
 
     @property
-    def _gaussian(self) -> Gaussian:
+    def gaussian(self) -> Gaussian:
         std = self.noise_precision.rsqrt()
         if self.given.noise_std is not None:
             return replace(self.given, noise_std=self.given.noise_std * std[0])
@@ -106,25 +86,27 @@ class Posterior:
     @property
     def covariance(self) -> Tensor:  # (d, d)
         """The posterior covariance as a matrix: for small models."""
-        return self._closed_form().covariance()
+        return self.closed_form().covariance()
 
     def sample(self, n: int) -> Tensor:  # (d, n)
         """Fresh posterior draws of the weights, as columns, beyond those in `draws`."""
         normals = Noise(self.seed, SAMPLE).rows(0, len(self.mean), n)
-        return self.mean[:, None] + self._closed_form().root(normals)
+        return self.mean[:, None] + self.closed_form().root(normals)
 
     def functions(self, inputs: Any) -> Tensor:  # (draws, *outputs)
         """Joint draws of the model's outputs, from the same weights at every call.
 
         Those of a network are its own outputs plus J z.
         """
-        features = self._features(inputs)
-        centre = self._mean(features, inputs, "network")
+        features = self.features_of(inputs)
+        centre = self.mean_at(features, inputs, "network")
         return centre + (features @ self.deviations.to(features.like)).mT.reshape(-1, *centre.shape)
 
-    def _mean(self, features: LinearOperator, inputs: Any, mean: Literal["network", "linear"]) -> Tensor:
+    def mean_at(self, features: LinearOperator, inputs: Any, mean: Literal["network", "linear"]) -> Tensor:
+        if (self.centre is None or mean == "linear") and not bool(self.mean.isfinite().all()):
+            raise ValueError(LOST)
         if self.centre is None:
-            return self._shaped(features @ self.mean.to(features.like))
+            return self.shaped(features @ self.mean.to(features.like))
         outputs = self.centre.outputs_at(inputs)
         if mean == "network":
             return outputs
@@ -142,25 +124,25 @@ class Posterior:
         Krylov posterior adds lower and upper bounds on its variances, which on the dual side take a pass over the
         training data.
         """
-        features = self._features(inputs)
-        centre, tangent, draws = self._mean(features, inputs, mean), self.tangent, self.deviations.shape[1]
-        seen = self._seen(features, centre, batch_size)
+        features = self.features_of(inputs)
+        centre, tangent, draws = self.mean_at(features, inputs, mean), self.tangent, self.deviations.shape[1]
+        seen = self.seen_at(features, centre, batch_size)
         spread = seen.spread.like(centre)
         return Prediction(
             mean=centre,
             epistemic_variance=spread.variance,
             prior_variance=seen.prior_variance.to(centre),
-            noise_variance=self._gaussian.variance_at(self.outputs) if tangent is None else NO_NOISE,
+            noise_variance=self.gaussian.variance_at(self.outputs) if tangent is None else NO_NOISE,
             draws=centre + seen.draws.to(centre) if draws else None,
             standard_error=None if self.belief.exact else spread.variance * (2 / draws) ** 0.5,
-            bounds=self._bounds(features) if bounds else None,
+            bounds=verification.bounds(self, features) if bounds else None,
             seed=self.seed,
             labels=tangent and Labels(tangent.likelihood, link or self.link, spread, self.temperature),
         )
 
-    def _seen(self, features: LinearOperator, centre: Tensor, batch_size: int | None) -> Seen:
+    def seen_at(self, features: LinearOperator, centre: Tensor, batch_size: int | None) -> Seen:
         return seen(
-            self.belief, features, tuple(centre.shape), self.deviations, self._prior_noise(),
+            self.belief, features, tuple(centre.shape), self.deviations, self.prior_noise(),
             full=self.tangent is not None, seed=self.seed, batch_size=batch_size,
         )  # fmt: skip
 
@@ -173,6 +155,25 @@ class Posterior:
         noise = self.noise_precision if noise_std is None else self._relative_precision(noise_std)
         return assemble(self, prior, noise, tuned_by="given")
 
+    def update(self, data: Any, *, retune: bool = False) -> Posterior:
+        """The posterior given more data, without starting over and with the same noise behind every draw.
+
+        `data` is a pair of inputs and targets, batches of such or a `LinearModel`. Under Gaussian noise the result is
+        that of all data together, draw by draw; under other likelihoods the mode is found from the one before.
+        The prior's scale stays as it is and so do the precisions, unless `retune` finds those by evidence again.
+        Exact() needs no training data for this (labels: their loss), Krylov(), CG() and SGD() do; structures refuse.
+
+        >>> from lapwing import Gaussian, Isotropic, LinearModel, infer
+        >>> x, y = torch.tensor([[1.0], [2.0], [3.0], [4.0]]).double(), torch.tensor([1.0, 2.0, 2.5, 4.0])
+        >>> prior, noise = Isotropic(0.01), Gaussian(0.3)
+        >>> some = infer(LinearModel(x[:2], y[:2], noise), prior=prior).update((x[2:], y[2:]))
+        >>> torch.allclose(some.draws, infer(LinearModel(x, y, noise), prior=prior).draws)
+        True
+        """
+        from lapwing.bayes.updating import updated
+
+        return updated(self, data, retune=retune)
+
     def tune(
         self, validation: Any, *, link: Link | None = None, temperature: float | Literal["tune"] = 1.0,
         mode: bool = True,
@@ -184,53 +185,9 @@ class Posterior:
         is reported in `diagnostics`; it is mixed in only by temperature="tune", where it tends to take over. Without
         `mode` the linear mode and the evidence there are not found.
         """
-        inputs, targets = validation
-        if self.tangent is not None:
-            return self._tuned_by_labels(self.tangent, inputs, targets, link or self.link, temperature, mode)
-        features, tune_noise = self._features(inputs), self.given.noise_std is None
-        known, outputs = self.statistics, None if self.centre is None else self.centre.outputs_at(inputs)
-        if isinstance(self.belief, Whitened) and not (isinstance(known, Approximate) and outputs is None):
-            curve = tuning.held_out(
-                self.belief, self._evidence_problem(), features, targets, prior_noise=self._prior_noise(),
-                noise_variance=self._gaussian.variance_at(self.outputs), tune_noise=tune_noise, outputs=outputs,
-                with_evidence=not isinstance(known, Approximate) or known.fits is None or known.fits.are_cheap,
-            )  # fmt: skip
-        else:
-            curve = tuning.by_solving(self._at_multiple, inputs, targets)
-        tuned = self._at_multiple(curve.best_precision, curve.best_noise, "held-out density")
-        return replace(tuned, held_out_curve=curve.scaled(float(self.prior.precision[0])))
+        return held_out.tuned(self, validation, link or self.link, temperature, mode)
 
-    def _tuned_by_labels(
-        self, tangent: Tangent, inputs: Any, targets: Any, link: Link, temperature: float | Literal["tune"], mode: bool
-    ) -> Posterior:
-        features = self._features(inputs)
-        outputs = self._mean(features, inputs, "network").double()
-        labels = tangent.likelihood.checked(as_tensor(targets).reshape(tangent.targets_shape(outputs)), outputs.numel())
-        scaling = tuning.scale_temperature(tangent.likelihood, outputs, labels)
-        if isinstance(self.belief, Whitened):
-            spread = over_ratio(self.belief, features, tuple(outputs.shape), self._prior_noise(), self.seed)
-            curve, at_temperature = tuning.held_out_labels(
-                tangent.likelihood, link, outputs, labels, spread, self._evidence_problem(),
-                with_evidence=tangent.is_cheap, temperature=temperature,
-            )  # fmt: skip
-        elif temperature == "tune":
-            raise ValueError(
-                "temperature='tune' takes a posterior by Exact() or Krylov(): CG and SGD solve one at a time"
-            )
-        else:
-            of_link, at_temperature = replace(self, link=link, temperature=temperature), temperature
-            curve = tuning.by_solving(lambda a, b: of_link._at_multiple(a, b, mode=False), inputs, labels)
-        tuned = self._at_multiple(curve.best_precision, 1.0, "held-out density", mode)
-        found = {
-            "held_out": float(curve.held_out.max()) if curve.held_out is not None else None,
-            "temperature_scaling": asdict(scaling), "link": link, "validation_size": len(labels),
-        }  # fmt: skip
-        return replace(
-            tuned, held_out_curve=curve.scaled(float(self.prior.precision[0])), link=link, temperature=at_temperature,
-            diagnostics={**tuned.diagnostics, **found},
-        )  # fmt: skip
-
-    def _at_multiple(self, precision: float, noise: float, tuned_by: str = "given", mode: bool = True) -> Posterior:
+    def at_multiple(self, precision: float, noise: float, tuned_by: str = "given", mode: bool = True) -> Posterior:
         prior = replace(self.prior, precision=self.prior.precision * precision)
         return assemble(self, prior, self.noise_precision * noise, tuned_by=tuned_by, mode=mode)
 
@@ -243,53 +200,55 @@ class Posterior:
         if self.held_out_curve is not None:
             return self.held_out_curve
         tune_noise, points = self.given.noise_std is None, tuning.POINTS if self.tangent is None else 21
-        return tuning.by_evidence(self._evidence_problem(), tune_noise, points).scaled(float(self.prior.precision[0]))
+        return tuning.by_evidence(self.evidence_problem(), tune_noise, points).scaled(float(self.prior.precision[0]))
 
-    def leave_one_out(self) -> LeaveOneOut:
-        """Leverages and leave-one-out predictions of the training data, without refitting."""
-        if self.tangent is not None or isinstance(self.statistics, Approximate):
-            raise ValueError("leave-one-out predictions are there for Gaussian noise and Exact() only")
-        model = self._training_model("leave-one-out predictions")
+    def leave_one_out(self, *, mean: Mean = "linear") -> LeaveOneOut:
+        """What the posterior without each training datum says of it, from leverages: nothing is fitted again.
+
+        Exact for Gaussian noise; for other likelihoods one Newton step from the mode of the linear model. With
+        mean="network" the step is from the network's own weights, as if they were that mode. Its `most_influential`
+        and `label_errors` rank the data.
+
+        >>> from lapwing import Gaussian, Isotropic, LinearModel, infer
+        >>> x, y = torch.tensor([[1.0], [2.0], [3.0], [4.0]]).double(), torch.tensor([1.0, 2.0, 9.0, 4.0])
+        >>> posterior = infer(LinearModel(x, y, Gaussian(1.0)), prior=Isotropic(0.01))
+        >>> posterior.leave_one_out().label_errors(1)
+        tensor([2])
+        """
+        structured = isinstance(self.statistics, Approximate) and (self.tangent is None or mean == "linear")
+        if structured or not self.belief.exact:
+            raise ValueError(f"leave-one-out predictions need the exact leverages of method=Exact(): {NO_CLOSED_FORM}")
+        model = self.training_model("leave-one-out predictions")
+        if self.tangent is not None:
+            return left_out_labels(self, self.tangent, mean)
+        if mean == "network" and model.centre is None:
+            raise ValueError(NO_NETWORK)
         noise = self.noise_precision[model.gaussian.row_groups(model.targets)]
-        return leave_one_out(model, self._closed_form(), noise * model.gaussian.row_precision(model.targets))
+        return leave_one_out(
+            model, self.closed_form(), noise * model.gaussian.row_precision(model.targets),
+            at=model.centre.weights if mean == "network" and model.centre else None,
+        )  # fmt: skip
+
+    def influence(self, inputs: Any, *, mean: Mean = "linear") -> Tensor:  # (n, *outputs)
+        """What every training datum adds to the outputs at a few new inputs: f(x) − f(x) without it.
+
+        Exact for Gaussian noise and one Newton step otherwise, as in `leave_one_out`.
+
+        >>> from lapwing import Gaussian, Isotropic, LinearModel, infer
+        >>> x, y = torch.tensor([[1.0], [2.0], [3.0], [4.0]]).double(), torch.tensor([1.0, 2.0, 9.0, 4.0])
+        >>> posterior = infer(LinearModel(x, y, Gaussian(1.0)), prior=Isotropic(0.01))
+        >>> posterior.influence(x[:2]).shape, int(posterior.influence(x[:2])[:, 1].abs().argmax())
+        (torch.Size([4, 2]), 3)
+        """
+        return influence(self, inputs, mean)
 
     def verify(self, inputs: Any, count: int = 5) -> Verification:
         """Re-solve the variance of the first few outputs by conjugate gradients on the data themselves."""
-        model = self._training_model("verify")
-        features = self._features(inputs)
-        rows = features.rows(0, min(count, features.shape[0])).double()
-        scaled = self._whitened_features(model)
-        whitened_rows = (self.belief.std * rows).mT.to(scaled.like)
-        system = Diagonal(torch.ones_like(self.mean).to(scaled.like)) + scaled.T @ scaled
-        rtol = 1e-8 if scaled.like.dtype == torch.float64 else 1e-5  # as far as products in this precision go
-        solution = CG(rtol=rtol, max_steps=20 * len(self.mean) + 200).solve(system, whitened_rows).checked()
-        shape = (features.shape[0],) if self.outputs is None else (features.shape[0] // self.outputs, self.outputs)
-        ours = self._seen(features, torch.empty(shape), None).spread.variance.reshape(-1)
-        return Verification(ours[: len(rows)], (whitened_rows * solution).double().sum(0), rtol)
+        return verification.verify(self, inputs, count)
 
     def residuals(self) -> Tensor:  # (1 + draws,)
         """True relative residuals of the mean and of every draw, from two products with the training data."""
-        if isinstance(self.statistics, Approximate):
-            raise ValueError("the draws of a structured posterior solve no equation of the data: see `verify`")
-        model = self._training_model("residuals")
-        root, kept = self._row_precision(model).sqrt_(), self.belief.std > 0
-        scaled = scaled_features(model.features, root, self.belief.std)
-        zero = torch.zeros_like(self.mean)[:, None]
-        prior_noise = torch.cat([zero, self._prior_noise()], dim=1)
-        data_noise = Noise(self.seed, DATA).table(len(root), self.deviations.shape[1])
-        mean = self.mean if self.tangent is None else torch.zeros_like(self.mean)
-        solved = torch.cat([mean[:, None], self.deviations], dim=1)
-        solved = torch.where(kept[:, None], solved / torch.where(kept, self.belief.std, 1)[:, None], prior_noise)
-        targets, like = model.targets.reshape(-1), scaled.like
-
-        def sides(start: int, stop: int, part: LinearOperator) -> Tensor:
-            seen = (root[start:stop] * targets[start:stop])[:, None]
-            columns = torch.cat([seen, data_noise.rows(start, stop)], dim=1).to(like)
-            both = torch.cat([columns, columns - part.matmat(solved.to(like))], dim=1)
-            return part.rmatmat(both).double()
-
-        right, error = (over_parts(scaled, sides) + torch.cat([prior_noise] * 2, dim=1)).chunk(2, dim=1)
-        return (error - solved).norm(dim=0) / right.norm(dim=0).clamp_min(1e-300)
+        return verification.residuals(self)
 
     def save(self, path: Path | str) -> Path:
         """Write this posterior into a file that `lapwing.load(path, model)` reads; the training data stay out of it."""
@@ -297,45 +256,17 @@ class Posterior:
 
         return save(self, path)
 
-    def _row_precision(self, model: LinearModel) -> Tensor:  # (n * m,)
-        noise = self.noise_precision[model.gaussian.row_groups(model.targets)]
-        return noise.mul_(model.gaussian.row_precision(model.targets)).mul_(model.row_counts)
-
-    def _whitened_features(self, model: LinearModel) -> LinearOperator:
-        return scaled_features(model.features, self._row_precision(model).sqrt(), self.belief.std)
-
-    def _bounds(self, features: LinearOperator) -> tuple[Tensor, Tensor]:
-        """Lower and upper bounds on the epistemic variance; equal where it has a closed form."""
-        known = self.statistics
-        if not isinstance(known, tuple) or not known:
-            raise ValueError("bounds come from a Krylov space: infer with method=Krylov(), or leave bounds out")
-        if not isinstance(known[0].basis, Ritz):
-            shape = (features.shape[0],) if self.outputs is None else (features.shape[0] // self.outputs, self.outputs)
-            exact = self._seen(features, torch.empty(shape), None).spread.variance
-            return exact, exact
-        space, alpha, beta = known[0].basis.space, float(self.prior.precision), float(self.noise_precision)
-        blocks = [
-            krylov.variances(
-                space, rows.double() * self.prior.scale, alpha=alpha, beta=beta, operator=known[0].basis.operator
-            )
-            for rows in row_blocks(features)
-        ]
-        return (
-            self._shaped(torch.cat([block.lower for block in blocks])),
-            self._shaped(torch.cat([block.upper for block in blocks])),
-        )
-
-    def _prior_noise(self) -> Tensor:  # (d, draws)
+    def prior_noise(self) -> Tensor:  # (d, draws)
         return Noise(self.seed, PRIOR).rows(0, len(self.mean), self.deviations.shape[1])
 
-    def _features(self, inputs: Any) -> LinearOperator:
+    def features_of(self, inputs: Any) -> LinearOperator:
         features = self.features_at(inputs)
         check_finite("inputs", features)
         if features.shape[1] != len(self.mean):
             raise ValueError(f"inputs have {features.shape[1]} features, the model was fitted with {len(self.mean)}")
         return features
 
-    def _shaped(self, values: Tensor, lead: int = 0) -> Tensor:
+    def shaped(self, values: Tensor, lead: int = 0) -> Tensor:
         return values if self.outputs is None else values.unflatten(lead, (-1, self.outputs))
 
     def _relative_precision(self, noise_std: Any) -> Tensor:
@@ -348,7 +279,7 @@ class Posterior:
             )
         return ((1.0 if base is None else base) / std).square().expand(self.noise_precision.shape)
 
-    def _evidence_problem(self) -> evidence.Problem:
+    def evidence_problem(self) -> evidence.Problem:
         """The evidence in multiples of the current precisions: always shift-invariant."""
         if not isinstance(self.belief, Whitened):
             raise ValueError("CG and SGD know the evidence at one precision only: infer with Exact() or Krylov()")
@@ -365,46 +296,18 @@ class Posterior:
             problem, moments=multiple.moments(problem.moments), counts=torch.zeros(1).double(), one_by_one=True
         )
 
-    def _closed_form(self) -> Whitened:
+    def __repr__(self) -> str:
+        return described(self)
+
+    def closed_form(self) -> Whitened:
         if not isinstance(self.belief, Whitened):
             raise ValueError(NO_CLOSED_FORM)
         return self.belief
 
-    def _training_model(self, purpose: str) -> LinearModel:
+    def training_model(self, purpose: str) -> LinearModel:
         if self.model is None:
             raise ValueError(f"{purpose} need the training data, which this posterior does not carry: infer it again")
         return self.model
-
-    def _noise_in_words(self) -> str:
-        if self.tangent is not None:
-            heat = "" if self.temperature == 1 else f", temperature {self.temperature:.3g}"
-            return f"likelihood          {type(self.tangent.likelihood).__name__}, {self.link} link{heat}"
-        how = "tuned" if self.given.noise_std is None else "given"
-        return f"noise std           {_listed(self._gaussian.noise_std.reshape(-1))}, {how}"
-
-    def __repr__(self) -> str:
-        d = self.diagnostics
-        how = self._noise_in_words()
-        lines = [
-            f"Posterior over {len(self.mean):,} weights, given {d['observations']:,} observations",
-            f"  method              {d['method']} ({d['why']})",
-            f"  prior precision     {_listed(self.prior.precision)}{_pruned(self.prior)}, by {d['tuned_by']}",
-            f"  {how}",
-            f"  effective dimension {self.effective_dimension}",
-            f"  log evidence        {self.log_evidence}",
-            f"  draws               {self.deviations.shape[1]}, seed {self.seed}",
-        ]
-        return "\n".join(lines)
-
-
-def variances(rows: Tensor, spectrum: Spectrum, k: Tensor) -> tuple[Tensor, Tensor]:
-    """Prior and posterior variance of whitened rows: ‖φ‖², and φ (I + V diag(k) Vᵀ)⁻¹ φᵀ without cancellation."""
-    prior = rows.square().sum(1)
-    projected = spectrum.coordinates(rows).square()
-    inside = projected @ (1 / (1 + k))
-    if spectrum.complete:
-        return prior, inside
-    return prior, inside + (prior - projected.sum(1)).clamp_min(0)
 
 
 def assemble(
@@ -436,6 +339,7 @@ def assemble(
         normals = Noise(like.seed, PRIOR).rows(0, len(prior.scale), known[0].noise.shape[1])
         belief = whiten(known, prior, noise_precision, normals)
         parts, mean = evidence.problem(known, prior).parts(precisions), belief.mean
+        diagnostics |= _told(known[0], prior, noise_precision, settled=diagnostics["converged"] or tuned_by == "given")
         gamma, log_det = belief.trace_of(lambda k: k / (1 + k)), belief.trace_of(torch.log1p)
     posterior = Posterior(
         statistics=known, prior=prior, noise_precision=noise_precision, given=like.given, outputs=like.outputs,
@@ -449,6 +353,15 @@ def assemble(
     return with_mode(posterior, like.at_mode) if mode else posterior
 
 
+def _told(known: Statistics, prior: DiagonalPrior, noise_precision: Tensor, settled: bool) -> dict[str, Any]:
+    """What diagnostics say of a Krylov space at these precisions: it may be too small where it cannot grow."""
+    alpha = float(prior.precision[0])
+    if not isinstance(known.basis, Ritz) or alpha == float("inf"):
+        return {}
+    error = known.basis.error(alpha, float(noise_precision[0]))
+    return {"error_bound": error, "converged": settled and error <= known.basis.rtol}
+
+
 def _at_weights(known: Any) -> bool:
     return isinstance(known, Approximate) and isinstance(known.fits, AtWeights)
 
@@ -459,6 +372,10 @@ def with_mode(posterior: Posterior, near: AtMode | None = None) -> Posterior:
     if tangent is None or posterior.at_mode is not None or _at_weights(posterior.statistics):
         return posterior
     log_det = -2 * posterior.evidence_parts.occam
+    if tangent.lost:
+        unknown = replace(posterior.evidence_parts, fit=float("nan"), penalty=float("nan"))
+        lost = torch.full_like(posterior.mean, torch.nan)
+        return replace(posterior, mean=lost, evidence_parts=unknown, log_evidence=Estimate(float("nan")))
     found = tangent.mode(posterior.prior.precision, near, _preconditioner(posterior, tangent))
     parts = tangent.parts(found, log_det)
     error = posterior.log_evidence.standard_error
@@ -477,13 +394,3 @@ def _preconditioner(posterior: Posterior, tangent: Tangent) -> Preconditioner | 
     if isinstance(belief, Whitened) and isinstance(belief.statistics.basis, Ritz):
         return Known(belief.statistics.basis, belief.values)
     return None
-
-
-def _listed(values: Tensor) -> str:
-    shown = ", ".join(f"{float(value):.4g}" for value in values[:6])
-    return shown + (f", … ({len(values)} values)" if len(values) > 6 else "")
-
-
-def _pruned(prior: DiagonalPrior) -> str:
-    names = [name for name, value in zip(prior.names, prior.precision, strict=True) if not bool(value.isfinite())]
-    return f" (pruned: {', '.join(names)})" if names else ""

@@ -15,6 +15,7 @@ from lapwing.bayes.noise import PREDICTIVE, Noise
 from lapwing.bayes.statistics import Whitened
 from lapwing.linalg.memory import available_bytes
 from lapwing.linalg.operators import LinearOperator
+from lapwing.linalg.spectral import Spectrum
 
 POINTS = 512  # of a Monte-Carlo average where the covariance is known
 BLOCK_BYTES = 2**26  # of the Jacobian of a few data
@@ -227,3 +228,13 @@ def _data(
 
 def _coordinates(whitened: Whitened, rows: Tensor) -> Tensor:  # (b, c, d) -> (b, c, rank)
     return whitened.spectrum.coordinates(rows.reshape(-1, rows.shape[2])).reshape(*rows.shape[:2], -1)
+
+
+def variances(rows: Tensor, spectrum: Spectrum, k: Tensor) -> tuple[Tensor, Tensor]:
+    """Prior and posterior variance of whitened rows: ‖φ‖², and φ (I + V diag(k) Vᵀ)⁻¹ φᵀ without cancellation."""
+    prior = rows.square().sum(1)
+    projected = spectrum.coordinates(rows).square()
+    inside = projected @ (1 / (1 + k))
+    if spectrum.complete:
+        return prior, inside
+    return prior, inside + (prior - projected.sum(1)).clamp_min(0)

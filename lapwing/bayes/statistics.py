@@ -47,6 +47,7 @@ class Ritz:
     operator: LinearOperator  # the scaled features; on the dual side every expansion is a product with them
     rtol: float  # the error that draws may have
     trace: float | None  # of GᵀG, where it is cheap to know
+    grows: bool = True  # unless it comes from a file, without the data
 
     @property
     def complete(self) -> bool:
@@ -183,7 +184,7 @@ def converged(
     if others or not isinstance(first.basis, Ritz) or alpha == float("inf"):
         return statistics
     ritz = first.basis
-    if ritz.error(alpha, beta) <= ritz.rtol or ritz.space.limited_by:
+    if not ritz.grows or ritz.error(alpha, beta) <= ritz.rtol or ritz.space.limited_by:
         return statistics
     space = krylov.build(ritz.operator, ritz.space, alpha=alpha, beta=beta, rtol=ritz.rtol)
     return (from_space(space, ritz, count=first.count, log_weight=first.log_weight),)

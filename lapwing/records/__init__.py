@@ -5,8 +5,9 @@ written to a temporary name, flushed and renamed, the JSON last, so that a folde
 Nothing is ever unpickled.
 """
 
+from lapwing.atomic import write as write_atomically
 from lapwing.records.evaluations import classification, regression
-from lapwing.records.files import FORMAT, load, save, write_atomically
+from lapwing.records.files import FORMAT, load, save
 from lapwing.records.schema import (
     OURS,
     Choice,

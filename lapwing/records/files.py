@@ -7,8 +7,6 @@ import hashlib
 import io
 import json
 import math
-import os
-import tempfile
 import types
 import typing
 import zipfile
@@ -18,6 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from lapwing.atomic import write as write_atomically
 from lapwing.records.checks import check
 from lapwing.records.schema import Record
 
@@ -28,6 +27,7 @@ LARGEST = 2 * 2**30  # bytes that the arrays of one record may unpack to
 def save(record: Record, folder: Path | str) -> Path:
     """Write a record into a folder, whole or not at all, and return the path of its JSON file.
 
+    >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = save(Record("nothing", "regression"), folder)
     ...     path.name, load(folder).name
@@ -48,23 +48,6 @@ def save(record: Record, folder: Path | str) -> Path:
         if old.name != stored:
             old.unlink()
     return folder / "record.json"
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that a reader sees the old one or the new one, never a part."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(temporary).chmod(0o666 & ~umask)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def load(path: Path | str) -> Record:

@@ -1,13 +1,16 @@
 """A loaded posterior is the one that was saved; nothing else is loaded."""
 
 import json
-import struct
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import nn
 
 import lapwing as lw
+from lapwing.bayes.files import _checksum
 from lapwing.network.files import load
 
 
@@ -77,27 +80,103 @@ def test_a_loaded_posterior_can_be_tuned_without_the_training_data(tmp_path, kin
     assert same(one, third, held_out[0])
 
 
-@pytest.mark.parametrize("method", [lw.Krylov(), lw.CG()], ids=["krylov", "cg"])
-def test_draws_alone_still_predict(tmp_path, method):
+METHODS = {
+    "primal": lw.Exact("primal"),
+    "dual": lw.Exact("dual"),
+    "krylov": lw.Krylov(rtol=1e-4),
+    "diagonal": lw.Diagonal(),
+    "kfac": lw.KFAC(),
+    "ekfac": lw.EKFAC(),
+    "low rank": lw.LowRank(7),
+}
+
+
+@pytest.mark.parametrize("size", [40, 13], ids=["more data", "more weights"])
+@pytest.mark.parametrize("kind", ["numbers", "classes", "labels"])
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+def test_every_method_moves_and_tunes_without_the_training_data(tmp_path, method, kind, size):
+    """Krylov spaces are primal with many data and dual with few."""
+    model, (x, y), held_out, likelihood = problem(kind)
+    posterior = lw.fit(model, (x[:size], y[:size]), likelihood, method=method, prior=lw.GPrior(3.0))
+    again = load(posterior.save(tmp_path / "p"), model)
+    assert again.model is None
+    assert same(posterior, again, held_out[0])
+    close = {"rtol": 1e-6, "atol": 1e-9}
+    for precision in (0.8, 9.0):
+        one, other = posterior.at(precision=precision), again.at(precision=precision)
+        for name in ("epistemic_variance", "draws"):
+            expected, found = (getattr(p.predict(held_out[0]), name) for p in (one, other))
+            torch.testing.assert_close(found, expected, **close)
+        torch.testing.assert_close(other.mean, one.mean, rtol=1e-4, atol=1e-5)
+        assert other.log_evidence.value == pytest.approx(one.log_evidence.value, rel=1e-7)
+    one, other = posterior.tune(held_out), again.tune(held_out)
+    assert float(other.prior.precision) == pytest.approx(float(one.prior.precision), rel=1e-6)
+    assert other.diagnostics["tuned_by"] == "held-out density"
+    third = load(other.save(tmp_path / "q"), model)  # what was loaded can be saved
+    assert same(other, third, held_out[0])
+
+
+def test_a_loaded_krylov_space_says_where_it_is_too_small(tmp_path):
+    model, train, held_out, _ = problem("numbers")
+    posterior = lw.fit(model, train, lw.Gaussian(0.3), method=lw.Krylov(), prior=lw.GPrior(100.0), draws=3)
+    assert posterior.diagnostics["converged"]
+    again = load(posterior.save(tmp_path / "p"), model)
+    moved = again.at(precision=0.01)
+    assert moved.diagnostics["error_bound"] > 0.01
+    assert not moved.diagnostics["converged"]
+    assert again.at(precision=1000.0).diagnostics["converged"]
+    lower, upper = again.predict(held_out[0], bounds=True).bounds
+    expected = posterior.predict(held_out[0], bounds=True).bounds
+    torch.testing.assert_close(lower, expected[0], rtol=1e-8, atol=0)
+    torch.testing.assert_close(upper, expected[1], rtol=1e-8, atol=0)
+
+
+def test_draws_alone_still_predict(tmp_path, monkeypatch):
     model, train, held_out, likelihood = problem("numbers")
-    posterior = lw.fit(model, train, likelihood, method=method)
-    again = load(posterior.save(tmp_path / "p"), model)
-    assert same(posterior, again, held_out[0])
-    with pytest.raises(ValueError, match="fit it again"):
-        again.at(precision=2.0)
-    with pytest.raises(ValueError, match="bounds"):
-        again.predict(held_out[0], bounds=True)
-    with pytest.raises(ValueError, match="training data"):
-        again.verify(held_out[0])
+    for method in (lw.CG(), lw.Krylov(), lw.Exact(), lw.KFAC()):
+        posterior = lw.fit(model, train, likelihood, method=method)
+        with monkeypatch.context() as small:
+            small.setattr("lapwing.bayes.stored.LARGEST", 0)
+            again = load(posterior.save(tmp_path / "p"), model)
+        expected = posterior.predict(held_out[0]).draws
+        torch.testing.assert_close(again.predict(held_out[0]).draws, expected, rtol=1e-9, atol=1e-11)
+        with pytest.raises(ValueError, match="fit it again"):
+            again.at(precision=2.0)
+        with pytest.raises(ValueError, match="bounds"):
+            again.predict(held_out[0], bounds=True)
+        with pytest.raises(ValueError, match="training data"):
+            again.verify(held_out[0])
 
 
-def test_class_labels_by_draws_alone_still_predict(tmp_path):
+@pytest.mark.parametrize("method", [lw.Krylov(), lw.KFAC()], ids=["krylov", "kfac"])
+def test_without_the_loss_in_the_file_the_covariance_still_moves(tmp_path, monkeypatch, method):
     model, train, held_out, likelihood = problem("classes")
-    posterior = lw.fit(model, train, likelihood, method=lw.Krylov(), prior=lw.GPrior(3.0))
+    posterior = lw.fit(model, train, likelihood, method=method, prior=lw.GPrior(3.0))
+    monkeypatch.setattr("lapwing.bayes.stored.pack_loss", lambda tangent: {})
+    monkeypatch.setattr("lapwing.bayes.files.pack_loss", lambda tangent: {})
     again = load(posterior.save(tmp_path / "p"), model)
     assert same(posterior, again, held_out[0])
-    with pytest.raises(ValueError, match="fit it again"):
-        again.at(precision=2.0)
+    torch.testing.assert_close(
+        again.predict(held_out[0], mean="linear").mean, posterior.predict(held_out[0], mean="linear").mean
+    )
+    one, other = posterior.tune(held_out), again.tune(held_out)
+    torch.testing.assert_close(other.predict(held_out[0]).probs, one.predict(held_out[0]).probs, rtol=1e-7, atol=1e-9)
+    assert other.log_evidence.value != other.log_evidence.value  # NaN
+    with pytest.raises(ValueError, match="need the training data"):
+        other.predict(held_out[0], mean="linear")
+    with pytest.raises(ValueError, match="need the training data"):
+        _ = again.curve
+
+
+def test_a_fit_by_solves_is_not_in_the_file_and_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr("lapwing.bayes.approximate.DIRECT_SIZE", 3)
+    model, train, held_out, _ = problem("numbers")
+    posterior = lw.fit(model, train, lw.Gaussian(0.3), method=lw.KFAC(), prior=lw.GPrior(3.0))
+    again = load(posterior.save(tmp_path / "p"), model)
+    one, other = posterior.at(precision=9.0).predict(held_out[0]), again.at(precision=9.0).predict(held_out[0])
+    torch.testing.assert_close(other.std, one.std)
+    with pytest.raises(ValueError, match="need the training data"):
+        again.at(precision=9.0).predict(held_out[0], mean="linear")
 
 
 def test_a_mask_is_kept(tmp_path):
@@ -157,16 +236,13 @@ def test_damaged_files_are_refused(tmp_path):
 
 
 def rewritten(path, change):
-    """The file with its header's JSON changed."""
-    content = path.read_bytes()
-    (size,) = struct.unpack("<Q", content[:8])
-    header = json.loads(content[8 : 8 + size])
-    plain = json.loads(header["__metadata__"]["lapwing"])
+    """The file with its header's JSON changed, and the checksum of what it then holds."""
+    with safe_open(path, framework="pt") as file:
+        plain = json.loads(file.metadata()["lapwing"])
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     change(plain)
-    header["__metadata__"]["lapwing"] = json.dumps(plain)
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    path.write_bytes(struct.pack("<Q", len(text)) + text + content[8 + size :])
+    header = json.dumps(plain)
+    save_file(tensors, path, {"lapwing": header, "checksum": _checksum(header, tensors)})
 
 
 @pytest.mark.parametrize(
@@ -189,8 +265,6 @@ def test_files_that_do_not_fit_are_refused(tmp_path, change, message):
 
 
 def test_other_files_of_tensors_are_refused(tmp_path):
-    from safetensors.torch import save_file
-
     save_file({"a": torch.zeros(2)}, tmp_path / "p")
     with pytest.raises(ValueError, match="not a saved posterior"):
         load(tmp_path / "p", network(2))
@@ -206,3 +280,65 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
     monkeypatch.undo()
     assert same(load(path, model), posterior, held_out[0])
     assert [found.name for found in tmp_path.iterdir()] == ["p"]
+
+
+def test_damage_anywhere_is_noticed(tmp_path):
+    model, train, _, likelihood = problem("numbers")
+    path = lw.fit(model, train, likelihood, draws=2).save(tmp_path / "p")
+    whole = bytearray(path.read_bytes())
+    generator = torch.Generator().manual_seed(0)
+    for place in torch.randint(8, len(whole), (60,), generator=generator).tolist():
+        damaged = bytearray(whole)
+        damaged[place] ^= 0x10
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=str(path)):
+            load(path, model)
+
+
+def test_nothing_is_unpickled(tmp_path, monkeypatch):
+    model, train, held_out, likelihood = problem("classes")
+    posterior = lw.fit(model, train, likelihood, prior=lw.GPrior(3.0))
+    path = posterior.save(tmp_path / "p")
+
+    def refuse(*_args, **_options):
+        raise AssertionError("unpickled")
+
+    for name in ("pickle.load", "pickle.loads", "pickle.Unpickler", "torch.load"):
+        monkeypatch.setattr(name, refuse)
+    assert same(load(path, model), posterior, held_out[0])
+
+
+FORMAT_1 = Path(__file__).parent / "files"  # written by lapwing 0.1.0, whose files have format 1
+
+
+def exact_network(outputs):
+    """Weights that are the same on every machine, to the bit."""
+    with torch.random.fork_rng():
+        model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, outputs)).double()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.copy_((((torch.arange(weight.numel()) * 5) % 13 - 6) / 8).reshape(weight.shape))
+    return model.eval()
+
+
+@pytest.mark.parametrize("kind", ["numbers", "classes"])
+def test_files_of_format_1_are_read(kind):
+    x = (((torch.arange(36) * 7) % 19 - 9) / 4).reshape(12, 3).double()
+    y = x[:, :2] / 2 if kind == "numbers" else (torch.arange(12) * 5) % 3
+    likelihood = lw.Gaussian(0.5) if kind == "numbers" else lw.Categorical()
+    model = exact_network(2 if kind == "numbers" else 3)
+    again = load(FORMAT_1 / f"{kind}_1.safetensors", model)
+    fresh = lw.fit(model, (x, y), likelihood, prior=lw.Isotropic(2.0), draws=3)
+    for one, other in ((fresh, again), (fresh.at(precision=5.0), again.at(precision=5.0))):
+        first, second = one.predict(x), other.predict(x)
+        torch.testing.assert_close(second.epistemic_variance, first.epistemic_variance, rtol=1e-9, atol=0)
+        torch.testing.assert_close(second.draws, first.draws, rtol=1e-7, atol=1e-9)
+        assert other.log_evidence.value == pytest.approx(one.log_evidence.value, rel=1e-9)
+
+
+def test_draws_of_format_1_are_read():
+    again = load(FORMAT_1 / "draws_1.safetensors")
+    x = (((torch.arange(36) * 7) % 19 - 9) / 4).reshape(12, 3).double()
+    assert again.predict(x).draws.shape == (3, 12)
+    with pytest.raises(ValueError, match="fit it again"):
+        again.at(precision=2.0)

@@ -1,0 +1,46 @@
+"""A posterior in a few lines of words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from lapwing.bayes.likelihoods import Gaussian
+from lapwing.bayes.priors import DiagonalPrior
+
+if TYPE_CHECKING:
+    from lapwing.bayes.posterior import Posterior
+
+
+def described(posterior: Posterior) -> str:
+    """What `repr` shows: method, precisions, noise, effective dimension, evidence and draws."""
+    told, prior = posterior.diagnostics, posterior.prior
+    lines = [
+        f"Posterior over {len(posterior.mean):,} weights, given {told['observations']:,} observations",
+        f"  method              {told['method']} ({told['why']})",
+        f"  prior precision     {_listed(prior.precision)}{_pruned(prior)}, by {told['tuned_by']}",
+        f"  {_noise(posterior)}",
+        f"  effective dimension {posterior.effective_dimension}",
+        f"  log evidence        {posterior.log_evidence}",
+        f"  draws               {posterior.deviations.shape[1]}, seed {posterior.seed}",
+    ]
+    return "\n".join(lines)
+
+
+def _noise(posterior: Posterior) -> str:
+    if not isinstance(posterior.likelihood, Gaussian):
+        heat = "" if posterior.temperature == 1 else f", temperature {posterior.temperature:.3g}"
+        return f"likelihood          {type(posterior.likelihood).__name__}, {posterior.link} link{heat}"
+    how = "tuned" if posterior.given.noise_std is None else "given"
+    return f"noise std           {_listed(posterior.likelihood.noise_std.reshape(-1))}, {how}"
+
+
+def _listed(values: Tensor) -> str:
+    shown = ", ".join(f"{float(value):.4g}" for value in values[:6])
+    return shown + (f", … ({len(values)} values)" if len(values) > 6 else "")
+
+
+def _pruned(prior: DiagonalPrior) -> str:
+    names = [name for name, value in zip(prior.names, prior.precision, strict=True) if not bool(value.isfinite())]
+    return f" (pruned: {', '.join(names)})" if names else ""

@@ -1,0 +1,68 @@
+"""A posterior tuned on held-out data, without the training data."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from lapwing.bayes import tuning
+from lapwing.bayes.approximate import Approximate
+from lapwing.bayes.laplace import Tangent
+from lapwing.bayes.links import Link
+from lapwing.bayes.spreads import over_ratio
+from lapwing.bayes.statistics import Whitened
+from lapwing.linalg.operators import as_tensor
+
+if TYPE_CHECKING:
+    from lapwing.bayes.posterior import Posterior
+
+Temperature = float | Literal["tune"]
+
+
+def tuned(posterior: Posterior, validation: Any, link: Link, temperature: Temperature, mode: bool) -> Posterior:
+    """The posterior whose precision (and noise, unless it was given) does best on held-out data."""
+    inputs, targets = validation
+    if posterior.tangent is not None:
+        return _by_labels(posterior, posterior.tangent, inputs, targets, link, temperature, mode)
+    features, tune_noise = posterior.features_of(inputs), posterior.given.noise_std is None
+    variance = posterior.gaussian.variance_at(posterior.outputs)
+    known, outputs = posterior.statistics, None if posterior.centre is None else posterior.centre.outputs_at(inputs)
+    if isinstance(posterior.belief, Whitened) and not (isinstance(known, Approximate) and outputs is None):
+        curve = tuning.held_out(
+            posterior.belief, posterior.evidence_problem(), features, targets, prior_noise=posterior.prior_noise(),
+            noise_variance=variance, tune_noise=tune_noise, outputs=outputs,
+            with_evidence=not isinstance(known, Approximate) or known.fits is None or known.fits.are_cheap,
+        )  # fmt: skip
+    else:
+        curve = tuning.by_solving(posterior.at_multiple, inputs, targets)
+    found = posterior.at_multiple(curve.best_precision, curve.best_noise, "held-out density")
+    return replace(found, held_out_curve=curve.scaled(float(posterior.prior.precision[0])))
+
+
+def _by_labels(
+    posterior: Posterior, tangent: Tangent, inputs: Any, targets: Any, link: Link, temperature: Temperature, mode: bool
+) -> Posterior:
+    features = posterior.features_of(inputs)
+    outputs = posterior.mean_at(features, inputs, "network").double()
+    labels = tangent.likelihood.checked(as_tensor(targets).reshape(tangent.targets_shape(outputs)), outputs.numel())
+    scaling = tuning.scale_temperature(tangent.likelihood, outputs, labels)
+    if isinstance(posterior.belief, Whitened):
+        spread = over_ratio(posterior.belief, features, tuple(outputs.shape), posterior.prior_noise(), posterior.seed)
+        curve, at_temperature = tuning.held_out_labels(
+            tangent.likelihood, link, outputs, labels, spread, posterior.evidence_problem(),
+            with_evidence=tangent.is_cheap, temperature=temperature,
+        )  # fmt: skip
+    elif temperature == "tune":
+        raise ValueError("temperature='tune' takes a posterior by Exact() or Krylov(): CG and SGD solve one at a time")
+    else:
+        of_link, at_temperature = replace(posterior, link=link, temperature=temperature), temperature
+        curve = tuning.by_solving(lambda a, b: of_link.at_multiple(a, b, mode=False), inputs, labels)
+    better = posterior.at_multiple(curve.best_precision, 1.0, "held-out density", mode)
+    found = {
+        "held_out": float(curve.held_out.max()) if curve.held_out is not None else None,
+        "temperature_scaling": asdict(scaling), "link": link, "validation_size": len(labels),
+    }  # fmt: skip
+    return replace(
+        better, held_out_curve=curve.scaled(float(posterior.prior.precision[0])), link=link, temperature=at_temperature,
+        diagnostics={**better.diagnostics, **found},
+    )  # fmt: skip
