@@ -138,6 +138,11 @@ def _batch(posterior: Posterior, inputs: Any) -> Predicted:
             mean=flat(found.mean), std=flat(found.std), epistemic_std=flat(found.epistemic_variance.sqrt()),
             noise_std=flat(found.aleatoric_variance.sqrt()), scores=scores,
         )  # fmt: skip
+    if not posterior.tangent.likelihood.has_classes:
+        raise ValueError(
+            f"a record holds numbers with Gaussian noise or class labels, and this posterior's likelihood is "
+            f"{type(posterior.likelihood).__name__}: use its predictions themselves"
+        )
     logits, probs = flat(found.mean), flat(found.probs)
     if isinstance(posterior.likelihood, Bernoulli) and probs.shape[1] > 1:
         raise ValueError(f"a record holds one label per input, and this posterior predicts {probs.shape[1]}")
@@ -233,7 +238,7 @@ def influence(posterior: Posterior, inputs: Any, targets: Any) -> records.Influe
     prediction without a datum is one Newton step away from that of the network.
     """
     if posterior.tangent is not None:
-        return _of_labels(posterior, inputs, targets)
+        return _of_labels(posterior, inputs, targets) if posterior.tangent.likelihood.has_classes else None
     try:
         found = posterior.leave_one_out()
     except ValueError:  # not in closed form, or the training data are not there

@@ -17,7 +17,7 @@ from torch import Tensor
 from lapwing.bayes import classification
 from lapwing.bayes.classification import Loss, Mode, PerDatum
 from lapwing.bayes.evidence import EvidenceParts, Moments, Precisions, grouped
-from lapwing.bayes.likelihoods import Categorical, Curved, Gaussian
+from lapwing.bayes.likelihoods import Curved, Gaussian
 from lapwing.bayes.linear_model import LinearModel
 from lapwing.bayes.priors import DiagonalPrior
 from lapwing.bayes.statistics import Ritz
@@ -90,7 +90,7 @@ class Tangent:
 
     def targets_shape(self, outputs: Tensor) -> torch.Size:
         """The shape of the targets of such outputs."""
-        return outputs.shape[:1] if isinstance(self.likelihood, Categorical) else outputs.shape
+        return self.likelihood.targets_shape(outputs.shape)
 
     def in_multiples(self, precision: Tensor) -> Tangent:
         """The same loss with precisions counted in multiples of these, all groups tied."""
@@ -162,7 +162,11 @@ def surrogate(model: LinearModel, outputs: Tensor) -> LinearModel:
     of, like = model.likelihood, model.features.like
     assert not isinstance(of, Gaussian)
     root = PerDatum(
-        of.shaped(outputs, model.targets).to(like), model.weights.to(like), of.hessian_root_adjoint, of.hessian_root
+        of.shaped(outputs, model.targets).to(like),
+        model.weights.to(like),
+        model.targets,
+        of.hessian_root_adjoint,
+        of.hessian_root,
     )
     targets = torch.zeros_like(root.outputs, dtype=torch.float64)
     return LinearModel(
@@ -175,7 +179,8 @@ def check_not_interpolating(model: LinearModel, outputs: Tensor) -> None:
     """Refuse training data that the network fits perfectly."""
     of = model.likelihood
     assert not isinstance(of, Gaussian)
-    confidence = float(of.confidence(of.shaped(outputs.double(), model.targets), model.targets).mean())
+    found = of.confidence(of.shaped(outputs.double(), model.targets), model.targets)
+    confidence = 0.0 if found is None else float(found.mean())
     if confidence >= INTERPOLATES:
         raise ValueError(
             f"this network fits its training data perfectly (mean confidence {confidence:.3f}), so they cannot tell "

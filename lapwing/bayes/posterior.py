@@ -31,7 +31,6 @@ from lapwing.linalg.solvers import CG, Preconditioner
 from lapwing.linalg.spectral import Spectrum
 
 LINK: Link = "full probit"
-NO_NOISE = "class labels have no aleatoric variance: use entropy − mutual_information"
 ROUGH = 0.05  # draws by CG or SGD whose error bound is larger are reported as not converged
 
 
@@ -146,16 +145,20 @@ class Posterior:
         centre, tangent, draws = self._mean(features, inputs, mean), self.tangent, self.deviations.shape[1]
         seen = self._seen(features, centre, batch_size)
         spread = seen.spread.like(centre)
+        if tangent is None:
+            shown, noise = lambda values: values, self._gaussian.variance_at(self.outputs)
+        else:
+            shown, noise = tangent.likelihood.observed, tangent.likelihood.noise_variance(centre, spread)
         return Prediction(
-            mean=centre,
-            epistemic_variance=spread.variance,
-            prior_variance=seen.prior_variance.to(centre),
-            noise_variance=self._gaussian.variance_at(self.outputs) if tangent is None else NO_NOISE,
+            mean=shown(centre),
+            epistemic_variance=shown(spread.variance),
+            prior_variance=shown(seen.prior_variance.to(centre)),
+            noise_variance=noise,
             draws=centre + seen.draws.to(centre) if draws else None,
-            standard_error=None if self.belief.exact else spread.variance * (2 / draws) ** 0.5,
+            standard_error=None if self.belief.exact else shown(spread.variance) * (2 / draws) ** 0.5,
             bounds=self._bounds(features) if bounds else None,
             seed=self.seed,
-            labels=tangent and Labels(tangent.likelihood, link or self.link, spread, self.temperature),
+            labels=tangent and Labels(tangent.likelihood, link or self.link, spread, self.temperature, centre),
         )
 
     def _seen(self, features: LinearOperator, centre: Tensor, batch_size: int | None) -> Seen:
@@ -206,7 +209,12 @@ class Posterior:
         features = self._features(inputs)
         outputs = self._mean(features, inputs, "network").double()
         labels = tangent.likelihood.checked(as_tensor(targets).reshape(tangent.targets_shape(outputs)), outputs.numel())
-        scaling = tuning.scale_temperature(tangent.likelihood, outputs, labels)
+        if tangent.likelihood.has_classes:
+            rival = {"temperature_scaling": asdict(tuning.scale_temperature(tangent.likelihood, outputs, labels))}
+        elif temperature == 1.0:
+            rival = {}
+        else:
+            raise ValueError("a temperature is for class labels: their logits are divided by it")
         if isinstance(self.belief, Whitened):
             spread = over_ratio(self.belief, features, tuple(outputs.shape), self._prior_noise(), self.seed)
             curve, at_temperature = tuning.held_out_labels(
@@ -223,7 +231,7 @@ class Posterior:
         tuned = self._at_multiple(curve.best_precision, 1.0, "held-out density", mode)
         found = {
             "held_out": float(curve.held_out.max()) if curve.held_out is not None else None,
-            "temperature_scaling": asdict(scaling), "link": link, "validation_size": len(labels),
+            **rival, "link": link, "validation_size": len(labels),
         }  # fmt: skip
         return replace(
             tuned, held_out_curve=curve.scaled(float(self.prior.precision[0])), link=link, temperature=at_temperature,
@@ -445,7 +453,9 @@ def assemble(
     )  # fmt: skip
     if like.tangent is None:
         return posterior
-    posterior = replace(posterior, tangent=like.tangent, link=like.link, temperature=like.temperature)
+    links = like.tangent.likelihood.links
+    link = like.link if like.link in links else links[0]
+    posterior = replace(posterior, tangent=like.tangent, link=link, temperature=like.temperature)
     return with_mode(posterior, like.at_mode) if mode else posterior
 
 
