@@ -94,9 +94,9 @@ class LogNormalPoisson(Distribution):
 
     >>> found = LogNormalPoisson(torch.tensor([1.0]).double(), torch.tensor([0.5]).double())
     >>> counts = torch.arange(3000.0).double()[:, None]
-    >>> probabilities = found.log_prob(counts).exp()
-    >>> torch.allclose(probabilities.sum(), torch.ones(1).double()), torch.allclose(counts.T @ probabilities, found.mean)
-    (True, True)
+    >>> mean = (counts * found.log_prob(counts).exp()).sum()
+    >>> torch.allclose(mean, found.mean)
+    True
     """
 
     arg_constraints: ClassVar[dict[str, Any]] = {}
@@ -179,7 +179,7 @@ class LogNormalPoisson(Distribution):
         count = low * (0.5 * (at + 1) * range_).exp()  # nodes of Gauss and Legendre in the logarithm of the count
         large = (weights * term(count) * count).sum(0) * 0.5 * range_
         slope = term(torch.tensor([start + 0.5, start - 0.5], dtype=torch.float64))
-        return (small.sum(0) + large - (slope[0] - slope[1]) / 24).reshape(shape).to(self.log_rate)
+        return (small.sum(0) + large + (slope[0] - slope[1]) / 24).reshape(shape).to(self.log_rate)
 
     def sample(self, sample_shape: Any = ()) -> Tensor:
         """Counts, from the global random state as all distributions of torch."""
@@ -189,14 +189,14 @@ class LogNormalPoisson(Distribution):
 
 
 def poisson_entropy(rate: Tensor) -> Tensor:  # rate's shape
-    """The entropy of a Poisson distribution, in nats: summed, or for rates of 50 and more by its asymptotic series."""
-    small, total = rate.clamp_max(50), torch.zeros_like(rate)
-    for count in range(160):  # beyond, a rate of 50 leaves 1e-34
+    """The entropy of a Poisson distribution, in nats: summed, or for rates of 100 and more by its asymptotic series."""
+    small, total = rate.clamp_max(100), torch.zeros_like(rate)
+    for count in range(260):  # beyond, a rate of 100 leaves 1e-38
         at = count * small.log() - small - torch.lgamma(torch.tensor(count + 1.0, dtype=torch.float64))
         total = total - torch.where(at > -700, at.exp() * at, 0)
-    large = rate.clamp_min(50)
+    large = rate.clamp_min(100)
     series = 0.5 * (log(2 * pi * e) + large.log()) - 1 / (12 * large) - 1 / (24 * large**2) - 19 / (360 * large**3)
-    return torch.where(rate < 50, total, series)
+    return torch.where(rate < 100, total, series)
 
 
 def _gamma_range(order: Tensor) -> tuple[Tensor, Tensor]:
