@@ -66,12 +66,21 @@ class Tangent:
         )
         start = self.start if near is None else near.coordinates
         start = torch.where(units > 0, start / torch.where(units > 0, units, 1), 0)
-        found = classification.mode(loss, start=start, preconditioner=preconditioner, tol=self._tolerance())
+        found = classification.mode(
+            loss, start=start, preconditioner=preconditioner, tol=self._tolerance(), max_steps=self._max_steps()
+        )
         return AtMode(precision, units, units * found.weights, found)
 
     def _tolerance(self) -> float:
-        """In nats: what products in the precision of the features can tell apart."""
-        return 1e-14 if self.model.features.like.dtype == torch.float64 else 1e-3
+        """In nats: what products in the precision of the features can tell apart, and steps in reach of their number.
+
+        Steps by an expected curvature close a share of the gap each, those by a Hessian nearly all of it.
+        """
+        least = 1e-14 if self.likelihood.curvature == "Hessian" else 1e-10
+        return least if self.model.features.like.dtype == torch.float64 else 1e-3
+
+    def _max_steps(self) -> int:
+        return 100 if self.likelihood.curvature == "Hessian" else 400
 
     def weights(self, at: AtMode) -> Tensor:  # (d,)
         """The weights at a mode."""

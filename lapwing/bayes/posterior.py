@@ -182,12 +182,15 @@ class Posterior:
     ) -> Posterior:  # fmt: skip
         """The posterior whose precision (and noise, unless it was given) does best on held-out data.
 
-        `validation` is a pair of inputs and targets. The whole curve comes from one product with the validation
-        features, without the training data; it stays in `curve`. For class labels temperature scaling on the same data
-        is reported in `diagnostics`; it is mixed in only by temperature="tune", where it tends to take over. Without
-        `mode` the linear mode and the evidence there are not found.
+        `validation` is a pair of inputs and targets, with their noise_std where that was given per datum. The whole
+        curve comes from one product with the validation features, without the training data; it stays in `curve`. For
+        class labels temperature scaling on the same data is reported in `diagnostics`; it is mixed in only by
+        temperature="tune", where it tends to take over. Without `mode` the linear mode and the evidence there are not
+        found.
         """
-        inputs, targets = validation
+        inputs, targets, *given = validation
+        if given and (self.tangent is not None or self.given.noise_std is None):
+            raise ValueError("validation=(inputs, targets, noise_std) is for Gaussian noise that was given per datum")
         if self.tangent is not None:
             return self._tuned_by_labels(self.tangent, inputs, targets, link or self.link, temperature, mode)
         features, tune_noise = self._features(inputs), self.given.noise_std is None
@@ -195,13 +198,18 @@ class Posterior:
         if isinstance(self.belief, Whitened) and not (isinstance(known, Approximate) and outputs is None):
             curve = tuning.held_out(
                 self.belief, self._evidence_problem(), features, targets, prior_noise=self._prior_noise(),
-                noise_variance=self._gaussian.variance_at(self.outputs), tune_noise=tune_noise, outputs=outputs,
+                noise_variance=self._noise_of(targets, given), tune_noise=tune_noise, outputs=outputs,
                 with_evidence=not isinstance(known, Approximate) or known.fits is None or known.fits.are_cheap,
             )  # fmt: skip
         else:
-            curve = tuning.by_solving(self._at_multiple, inputs, targets)
+            curve = tuning.by_solving(self._at_multiple, inputs, targets, noise_std=given[0] if given else None)
         tuned = self._at_multiple(curve.best_precision, curve.best_noise, "held-out density")
         return replace(tuned, held_out_curve=curve.scaled(float(self.prior.precision[0])))
+
+    def _noise_of(self, targets: Any, given: list[Any]) -> Tensor | str:
+        if given:
+            return Gaussian(given[0]).std_of(as_tensor(targets).shape).square()
+        return self._gaussian.variance_at(self.outputs)
 
     def _tuned_by_labels(
         self, tangent: Tangent, inputs: Any, targets: Any, link: Link, temperature: float | Literal["tune"], mode: bool

@@ -169,15 +169,7 @@ class Prediction:
         """
         if self.labels is not None:
             raise ValueError("a noise can be given to predictions of numbers with Gaussian noise only")
-        std = Gaussian(noise_std).noise_std.to(self.mean)
-        if std.ndim == 1 and self.mean.ndim == 2 and len(std) == len(self.mean) != self.mean.shape[1]:
-            std = std[:, None]
-        try:
-            return replace(self, noise_variance=std.square().expand(self.mean.shape))
-        except RuntimeError:
-            raise ValueError(
-                f"noise_std of shape {tuple(std.shape)} does not fit a prediction of shape {tuple(self.mean.shape)}"
-            ) from None
+        return replace(self, noise_variance=Gaussian(noise_std).std_of(self.mean.shape).square().to(self.mean))
 
     def _outputs(self, labels: Labels) -> Tensor:
         return self.mean if labels.outputs is None else labels.outputs

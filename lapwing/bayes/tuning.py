@@ -129,11 +129,16 @@ def held_out_labels(
     return curve, float(np.exp(found.x))
 
 
-def by_solving(at: Callable[[float, float], Any], inputs: Any, targets: Any, points: int = 9) -> Curve:
+def by_solving(
+    at: Callable[[float, float], Any], inputs: Any, targets: Any, points: int = 9, noise_std: Any = None
+) -> Curve:
     """Held-out density over multiples of the precision at the tuned noise, one posterior solved for each."""
     multiples = np.logspace(-2, 2, points)
     posteriors = [at(float(multiple), 1.0) for multiple in multiples]
-    scores = [float(posterior.predict(inputs).log_prob(targets).mean()) for posterior in posteriors]
+    predictions = [posterior.predict(inputs) for posterior in posteriors]
+    if noise_std is not None:
+        predictions = [prediction.with_noise(noise_std) for prediction in predictions]
+    scores = [float(prediction.log_prob(targets).mean()) for prediction in predictions]
     evidences = torch.tensor([posterior.log_evidence.value for posterior in posteriors], dtype=torch.float64)
     precision, ones = torch.from_numpy(multiples), torch.ones(points, dtype=torch.float64)
     held_out = torch.tensor(scores, dtype=torch.float64)

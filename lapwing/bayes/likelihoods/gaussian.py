@@ -29,8 +29,9 @@ class Gamma:
 class Gaussian:
     """Gaussian noise with a known standard deviation, or one tuned with the prior where none is given.
 
-    `noise_std` broadcasts against the targets: a number, one per output (m,), one per datum (n, 1) or (n,) for
-    targets of shape (n,), or one per target (n, m). With `per_output=True` a tuned noise has one value per output.
+    `noise_std` is a number, one per output (m,), one per datum (n,) or (n, 1), or one per target (n, m); m numbers are
+    one per output where there are as many data. One per datum is in the order of the data. With `per_output=True` a
+    tuned noise has one value per output.
 
     >>> Gaussian(0.5).noise_std.item()
     0.5
@@ -66,12 +67,19 @@ class Gaussian:
         """The precision of every target at the given noise, or at unit noise where it is tuned."""
         if self.noise_std is None:
             return torch.ones(targets.numel(), dtype=torch.float64)
+        return self.std_of(targets.shape).reshape(-1).pow(-2)
+
+    def std_of(self, shape: torch.Size) -> Tensor:  # of this shape
+        """The given noise of targets of shape (n,) or (n, m)."""
+        std, (n, *outputs) = self.noise_std, shape
+        if std.shape == (n,) and outputs and outputs != [n]:
+            std = std[:, None]
         try:
-            return self.noise_std.expand(targets.shape).reshape(-1).pow(-2)
+            return std.expand(shape)
         except RuntimeError:
             raise ValueError(
-                f"noise_std of shape {tuple(self.noise_std.shape)} does not fit targets of shape "
-                f"{tuple(targets.shape)}: expected a number, one per output or one per datum"
+                f"noise_std of shape {tuple(self.noise_std.shape)} does not fit targets of shape {tuple(shape)}: "
+                "expected a number, one per output or one per datum"
             ) from None
 
     def row_groups(self, targets: Tensor) -> Tensor:  # (n * m,)
@@ -88,5 +96,5 @@ class Gaussian:
             return self.noise_std.square()
         return (
             "the noise was given per datum, so it is not known at new inputs: "
-            "use epistemic_variance, or give one noise_std per output"
+            "use epistemic_variance, or prediction.with_noise(noise_std), validation=(inputs, targets, noise_std)"
         )

@@ -209,6 +209,8 @@ class OwnLikelihood(Curved):
 
 def _positive(curvature: Tensor, name: str, outputs: int, *, given: bool) -> Tensor:
     """The curvature with round-off below zero taken away, or an error where it is not positive semi-definite."""
+    if not curvature.numel():
+        return curvature
     values = curvature[..., None] if outputs == 1 else torch.linalg.eigvalsh(curvature)
     least = values.min(-1).values
     wrong = least < -INDEFINITE * values.abs().max().clamp_min(1)
