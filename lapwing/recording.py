@@ -135,6 +135,11 @@ def _batch(posterior: Posterior, inputs: Any) -> Predicted:
             mean=flat(found.mean), std=flat(found.std), epistemic_std=flat(found.epistemic_variance.sqrt()),
             noise_std=flat(found.aleatoric_variance.sqrt()), scores=scores,
         )  # fmt: skip
+    if not posterior.tangent.likelihood.has_classes:
+        raise ValueError(
+            f"a record holds numbers with Gaussian noise or class labels, and this posterior's likelihood is "
+            f"{type(posterior.likelihood).__name__}: use its predictions themselves"
+        )
     logits, probs = flat(found.mean), flat(found.probs)
     if isinstance(posterior.likelihood, Bernoulli) and probs.shape[1] > 1:
         raise ValueError(f"a record holds one label per input, and this posterior predicts {probs.shape[1]}")
@@ -229,6 +234,8 @@ def influence(posterior: Posterior, targets: Any) -> records.Influence | None:
     Exact for Gaussian noise. For class labels the leverages are exact at the curvature that the posterior uses, and the
     prediction without a datum is one Newton step away from that of the network.
     """
+    if posterior.tangent is not None and not posterior.tangent.likelihood.has_classes:
+        return None  # records know numbers and classes
     labels = posterior.tangent is not None
     try:
         found = posterior.leave_one_out(mean="network" if labels and posterior.centre is not None else "linear")

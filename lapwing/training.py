@@ -19,7 +19,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.func import functional_call
 
-from lapwing.bayes.likelihoods import Bernoulli, Categorical, Likelihood
+from lapwing.bayes.likelihoods import Categorical, Curved, Likelihood
 from lapwing.linalg.progress import Report, reporter
 from lapwing.network.shuffling import Source
 
@@ -179,14 +179,15 @@ def log_prob(likelihood: Likelihood, outputs: Tensor, targets: Tensor, noise_std
     """
     if isinstance(likelihood, Categorical):
         return likelihood.log_prob(outputs, targets.long())
-    if targets.numel() != outputs.numel() or len(targets) != len(outputs):
+    shape = likelihood.targets_shape(outputs.shape) if isinstance(likelihood, Curved) else outputs.shape
+    if targets.numel() != shape.numel() or len(targets) != len(outputs):
         raise ValueError(
             f"targets of shape {tuple(targets.shape)} do not fit outputs of shape {tuple(outputs.shape)}: "
             "expected one number per output"
         )
+    if isinstance(likelihood, Curved):
+        return likelihood.log_prob(outputs, targets.reshape(shape).to(outputs))
     outputs = outputs.reshape(targets.shape)
-    if isinstance(likelihood, Bernoulli):
-        return likelihood.log_prob(outputs, targets.to(outputs))
     std = noise_std if likelihood.noise_std is None else likelihood.noise_std
     std = outputs.new_ones(()) if std is None else std.to(outputs)
     if std.ndim > 1 or (std.ndim == 1 and (targets.ndim == 1 or std.shape != targets.shape[1:])):

@@ -1,4 +1,4 @@
-"""The mode of a linear model whose likelihood is not Gaussian: damped Newton steps on the true convex loss.
+"""The mode of a linear model whose likelihood is not Gaussian: damped Newton steps on its true loss.
 
 Weights are whitened throughout: features carry the prior's standard deviations, so the prior is standard normal.
 """
@@ -72,8 +72,9 @@ class PerDatum(LinearOperator):
 
     outputs: Tensor  # (n,) or (n, c)
     weights: Tensor  # (n,)
-    forward: Callable[[Tensor, Tensor, Tensor], Tensor]
-    backward: Callable[[Tensor, Tensor, Tensor], Tensor]
+    targets: Tensor  # (n, ...)
+    forward: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+    backward: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -92,7 +93,7 @@ class PerDatum(LinearOperator):
     def on_rows(self, start: int, stop: int) -> LinearOperator | None:
         width = self.outputs[:1].numel()
         data = slice(start // width, stop // width)  # blocks of rows hold whole data
-        return PerDatum(self.outputs[data], self.weights[data], self.forward, self.backward)
+        return PerDatum(self.outputs[data], self.weights[data], self.targets[data], self.forward, self.backward)
 
     def rows_times(self, right: LinearOperator, start: int, stop: int) -> Tensor:
         width = self.outputs[:1].numel()
@@ -102,13 +103,18 @@ class PerDatum(LinearOperator):
 
     def _applied(self, action: Callable[..., Tensor], x: Tensor, first: int, last: int) -> Tensor:
         outputs = self.outputs[first:last]
-        return action(outputs, x.reshape(*outputs.shape, -1), self.weights[first:last]).reshape(x.shape)
+        columns = x.reshape(*outputs.shape, -1)
+        return action(outputs, columns, self.weights[first:last], self.targets[first:last]).reshape(x.shape)
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Loss:
-    """−log p(y | Φz + offset) + ½‖z‖² over whitened weights z: convex and, by the prior, with a minimum on any data."""
+    """−log p(y | Φz + offset) + ½‖z‖² over whitened weights z: by the prior it has a minimum on any data.
+
+    It is convex where the likelihood's curvature is its Hessian. Where that is the Fisher information, steps by it
+    still lead downhill, and end at a minimum near the start.
+    """
 
     features: LinearOperator  # Φ: (n · c, p), float64, the prior's standard deviations in its columns
     likelihood: Curved
@@ -136,18 +142,19 @@ class Loss:
     def root(self, outputs: Tensor) -> LinearOperator:  # (n · c, p)
         """G = SᵀΦ: the Hessian of the loss is I + GᵀG."""
         of = self.likelihood
-        return PerDatum(outputs, self.weights, of.hessian_root_adjoint, of.hessian_root) @ self.features
+        return PerDatum(outputs, self.weights, self.targets, of.hessian_root_adjoint, of.hessian_root) @ self.features
 
     def hessian(self, outputs: Tensor) -> LinearOperator:  # (p, p)
         """I + ΦᵀBΦ, known by its products."""
         product = self.likelihood.hessian_product
-        curvature = PerDatum(outputs, self.weights, product, product)
+        curvature = PerDatum(outputs, self.weights, self.targets, product, product)
         identity = Diagonal(torch.ones(self.features.shape[1], dtype=torch.float64))
         return identity + self.features.T @ (curvature @ self.features)
 
     def diagonal(self, outputs: Tensor) -> Tensor:  # (p,)
         """The diagonal of the Hessian, but for what outputs that share a weight have in common."""
-        return 1 + self.features.column_squares(self.likelihood.hessian_diagonal(outputs, self.weights).reshape(-1))
+        diagonal = self.likelihood.hessian_diagonal(outputs, self.weights, self.targets)
+        return 1 + self.features.column_squares(diagonal.reshape(-1))
 
     def factor(self, outputs: Tensor) -> Tensor:  # (p, p)
         """The Cholesky factor of the Hessian; a FloatingPointError where round-off has made it indefinite."""

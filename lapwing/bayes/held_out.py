@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from torch import Tensor
+
 from lapwing.bayes import tuning
 from lapwing.bayes.approximate import Approximate
 from lapwing.bayes.laplace import Tangent
+from lapwing.bayes.likelihoods import Gaussian
 from lapwing.bayes.links import Link
 from lapwing.bayes.spreads import over_ratio
 from lapwing.bayes.statistics import Whitened
@@ -21,11 +24,13 @@ Temperature = float | Literal["tune"]
 
 def tuned(posterior: Posterior, validation: Any, link: Link, temperature: Temperature, mode: bool) -> Posterior:
     """The posterior whose precision (and noise, unless it was given) does best on held-out data."""
-    inputs, targets = validation
+    inputs, targets, *given = validation
+    if given and (posterior.tangent is not None or posterior.given.noise_std is None):
+        raise ValueError("validation=(inputs, targets, noise_std) is for Gaussian noise that was given per datum")
     if posterior.tangent is not None:
         return _by_labels(posterior, posterior.tangent, inputs, targets, link, temperature, mode)
     features, tune_noise = posterior.features_of(inputs), posterior.given.noise_std is None
-    variance = posterior.gaussian.variance_at(posterior.outputs)
+    variance = _noise_variance(posterior, targets, given)
     known, outputs = posterior.statistics, None if posterior.centre is None else posterior.centre.outputs_at(inputs)
     if isinstance(posterior.belief, Whitened) and not (isinstance(known, Approximate) and outputs is None):
         curve = tuning.held_out(
@@ -34,9 +39,15 @@ def tuned(posterior: Posterior, validation: Any, link: Link, temperature: Temper
             with_evidence=not isinstance(known, Approximate) or known.fits is None or known.fits.are_cheap,
         )  # fmt: skip
     else:
-        curve = tuning.by_solving(posterior.at_multiple, inputs, targets)
+        curve = tuning.by_solving(posterior.at_multiple, inputs, targets, noise_std=given[0] if given else None)
     found = posterior.at_multiple(curve.best_precision, curve.best_noise, "held-out density")
     return replace(found, held_out_curve=curve.scaled(float(posterior.prior.precision[0])))
+
+
+def _noise_variance(posterior: Posterior, targets: Any, given: list[Any]) -> Tensor | str:
+    if given:
+        return Gaussian(given[0]).std_of(as_tensor(targets).shape).square()
+    return posterior.gaussian.variance_at(posterior.outputs)
 
 
 def _by_labels(
@@ -45,7 +56,12 @@ def _by_labels(
     features = posterior.features_of(inputs)
     outputs = posterior.mean_at(features, inputs, "network").double()
     labels = tangent.likelihood.checked(as_tensor(targets).reshape(tangent.targets_shape(outputs)), outputs.numel())
-    scaling = tuning.scale_temperature(tangent.likelihood, outputs, labels)
+    if tangent.likelihood.has_classes:
+        rival = {"temperature_scaling": asdict(tuning.scale_temperature(tangent.likelihood, outputs, labels))}
+    elif temperature == 1.0:
+        rival = {}
+    else:
+        raise ValueError("a temperature is for class labels: their logits are divided by it")
     if isinstance(posterior.belief, Whitened):
         spread = over_ratio(posterior.belief, features, tuple(outputs.shape), posterior.prior_noise(), posterior.seed)
         curve, at_temperature = tuning.held_out_labels(
@@ -60,7 +76,7 @@ def _by_labels(
     better = posterior.at_multiple(curve.best_precision, 1.0, "held-out density", mode)
     found = {
         "held_out": float(curve.held_out.max()) if curve.held_out is not None else None,
-        "temperature_scaling": asdict(scaling), "link": link, "validation_size": len(labels),
+        **rival, "link": link, "validation_size": len(labels),
     }  # fmt: skip
     return replace(
         better, held_out_curve=curve.scaled(float(posterior.prior.precision[0])), link=link, temperature=at_temperature,

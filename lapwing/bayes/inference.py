@@ -16,7 +16,7 @@ from lapwing.bayes.approximate import (
     low_rank,
 )
 from lapwing.bayes.laplace import check_not_interpolating, surrogate, tangent
-from lapwing.bayes.likelihoods import Gaussian
+from lapwing.bayes.likelihoods import Curved, Gaussian
 from lapwing.bayes.linear_model import LinearModel
 from lapwing.bayes.methods import CG, SGD, Exact, Krylov, LowRank, Method, Structural
 from lapwing.bayes.noise import Noise
@@ -89,6 +89,8 @@ def _inferred(
         report("tuning the precision on held-out data")
         posterior = _on_held_out(posterior, validation)
     posterior.diagnostics["memory"] = memory
+    if isinstance(model.likelihood, Curved):
+        posterior.diagnostics["curvature"] = model.likelihood.curvature
     if task.shape is None:  # the draws of a structure solve no equation of the data
         posterior.diagnostics["residuals"] = posterior.residuals().tolist()
     posterior.diagnostics["seconds"] = time.perf_counter() - started

@@ -17,7 +17,7 @@ from torch import Tensor
 from lapwing.bayes import classification
 from lapwing.bayes.classification import Loss, Mode, PerDatum
 from lapwing.bayes.evidence import EvidenceParts, Moments, Precisions, grouped
-from lapwing.bayes.likelihoods import Categorical, Curved, Gaussian
+from lapwing.bayes.likelihoods import Curved, Gaussian
 from lapwing.bayes.linear_model import LinearModel
 from lapwing.bayes.priors import DiagonalPrior
 from lapwing.bayes.statistics import Ritz
@@ -71,7 +71,9 @@ class Tangent:
         loss = self.loss(units)
         start = self.start if near is None else near.coordinates
         start = torch.where(units > 0, start / torch.where(units > 0, units, 1), 0)
-        found = classification.mode(loss, start=start, preconditioner=preconditioner, tol=self._tolerance())
+        found = classification.mode(
+            loss, start=start, preconditioner=preconditioner, tol=self._tolerance(), max_steps=self._max_steps()
+        )
         return AtMode(precision, units, units * found.weights, found)
 
     def loss(self, units: Tensor) -> Loss:
@@ -80,8 +82,15 @@ class Tangent:
         return Loss(scaled, self.likelihood, self.model.targets, self.model.weights, self.model.offset)
 
     def _tolerance(self) -> float:
-        """In nats: what products in the precision of the features can tell apart."""
-        return 1e-14 if self.model.features.like.dtype == torch.float64 else 1e-3
+        """In nats: what products in the precision of the features can tell apart, and steps in reach of their number.
+
+        Steps by an expected curvature close a share of the gap each, those by a Hessian nearly all of it.
+        """
+        least = 1e-14 if self.likelihood.curvature == "Hessian" else 1e-10
+        return least if self.model.features.like.dtype == torch.float64 else 1e-3
+
+    def _max_steps(self) -> int:
+        return 100 if self.likelihood.curvature == "Hessian" else 400
 
     def weights(self, at: AtMode) -> Tensor:  # (d,)
         """The weights at a mode."""
@@ -100,7 +109,7 @@ class Tangent:
 
     def targets_shape(self, outputs: Tensor) -> torch.Size:
         """The shape of the targets of such outputs."""
-        return outputs.shape[:1] if isinstance(self.likelihood, Categorical) else outputs.shape
+        return self.likelihood.targets_shape(outputs.shape)
 
     def in_multiples(self, precision: Tensor) -> Tangent:
         """The same loss with precisions counted in multiples of these, all groups tied."""
@@ -174,7 +183,11 @@ def surrogate(model: LinearModel, outputs: Tensor) -> LinearModel:
     of, like = model.likelihood, model.features.like
     assert not isinstance(of, Gaussian)
     root = PerDatum(
-        of.shaped(outputs, model.targets).to(like), model.weights.to(like), of.hessian_root_adjoint, of.hessian_root
+        of.shaped(outputs, model.targets).to(like),
+        model.weights.to(like),
+        model.targets,
+        of.hessian_root_adjoint,
+        of.hessian_root,
     )
     targets = torch.zeros_like(root.outputs, dtype=torch.float64)
     return LinearModel(
@@ -187,7 +200,8 @@ def check_not_interpolating(model: LinearModel, outputs: Tensor) -> None:
     """Refuse training data that the network fits perfectly."""
     of = model.likelihood
     assert not isinstance(of, Gaussian)
-    confidence = float(of.confidence(of.shaped(outputs.double(), model.targets), model.targets).mean())
+    found = of.confidence(of.shaped(outputs.double(), model.targets), model.targets)
+    confidence = 0.0 if found is None else float(found.mean())
     if confidence >= INTERPOLATES:
         raise ValueError(
             f"this network fits its training data perfectly (mean confidence {confidence:.3f}), so they cannot tell "

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from math import pi
-from typing import Literal, get_args
+from math import log, pi
+from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 
-from lapwing.bayes.likelihoods import Bernoulli, Curved
-from lapwing.bayes.spreads import Spread
+from lapwing.bayes.quadrature import log_average
 
-Link = Literal["probit", "full probit", "monte carlo", "bridge", "bridge with norm"]
+if TYPE_CHECKING:
+    from lapwing.bayes.likelihoods import Curved
+    from lapwing.bayes.spreads import Spread
+
+Link = Literal["probit", "full probit", "monte carlo", "bridge", "bridge with norm", "quadrature"]
 LINKS = get_args(Link)
 
 
@@ -21,25 +25,47 @@ def probabilities(likelihood: Curved, link: Link, mean: Tensor, spread: Spread) 
     "probit": logits divided by √(1 + π/8 · variance) (MacKay 1992; each class for itself). "full probit": the same for
     the difference of every two logits, with their covariance (as in Lu, Ie and Sha 2020), so that what all logits share
     does not count. "monte carlo": an average over draws. Bridges: the Dirichlet of Hobbhahn et al. 2022, plain or with
-    logits first brought to a common variance.
+    logits first brought to a common variance. "quadrature": the integral itself, where each output stands alone.
 
     >>> mean, variance = torch.tensor([[2.0, 0.0]]), torch.tensor([[4.0, 4.0]])
     >>> from lapwing import Categorical
+    >>> from lapwing.bayes.spreads import Spread
     >>> spread = Spread(variance, torch.diag_embed(variance))
     >>> [round(float(probabilities(Categorical(), link, mean, spread)[0, 0]), 3) for link in LINKS[:3]]
     [0.777, 0.728, 0.737]
     """
-    if link not in LINKS:
-        raise ValueError(f"link is {link!r}, expected one of {', '.join(map(repr, LINKS))}")
+    return likelihood.probabilities(checked(likelihood, link), mean, spread)
+
+
+def checked(likelihood: Curved, link: Link) -> Link:
+    """The link, or an error where this likelihood has no such one."""
+    if link not in likelihood.links:
+        raise ValueError(
+            f"link is {link!r}, expected one of {', '.join(map(repr, likelihood.links))} for "
+            f"{type(likelihood).__name__}"
+        )
+    return link
+
+
+def binary_logits(link: Link, mean: Tensor, spread: Spread) -> Tensor:  # mean's shape
+    """The logit of E[σ(f)] of every output for itself."""
     if link == "monte carlo":
         draws = mean + spread.deviations()
-        return (draws.sigmoid() if isinstance(likelihood, Bernoulli) else draws.softmax(-1)).mean(0)
-    if isinstance(likelihood, Bernoulli):
-        if link.startswith("bridge"):
-            raise ValueError("a Laplace bridge is for several classes: use link='probit' with Bernoulli()")
-        return (mean * _shrinkage(spread.variance)).sigmoid()
+        return logsigmoid(draws).logsumexp(0) - logsigmoid(-draws).logsumexp(0)
+    if link == "quadrature":
+        yes = log_average(logsigmoid, lambda f: (-f).sigmoid(), mean, spread.variance)
+        no = log_average(logsigmoid, lambda f: (-f).sigmoid(), -mean, spread.variance)
+        return yes - no
+    return mean * _shrinkage(spread.variance)
+
+
+def class_logits(link: Link, mean: Tensor, spread: Spread) -> Tensor:  # (n, c)
+    """Logarithms of E[softmax(f)], up to a constant for each datum."""
+    if link == "monte carlo":
+        draws = (mean + spread.deviations()).log_softmax(-1)
+        return draws.logsumexp(0) - log(len(draws))
     if link == "probit":
-        return (mean * _shrinkage(spread.variance)).softmax(-1)
+        return mean * _shrinkage(spread.variance)
     if spread.covariance is None:
         raise ValueError(f"link={link!r} needs the covariance between the classes, which is not known here")
     if link == "full probit":
@@ -55,13 +81,13 @@ def _pairwise(mean: Tensor, covariance: Tensor) -> Tensor:  # (n, c), (n, c, c) 
     own = covariance.diagonal(dim1=1, dim2=2)
     variance = (own[:, :, None] + own[:, None, :] - 2 * covariance).clamp_min(0)
     behind = (mean[:, None, :] - mean[:, :, None]) * _shrinkage(variance)  # of class k behind class l
-    return (-behind.logsumexp(2)).softmax(1)
+    return -behind.logsumexp(2)
 
 
 def _bridge(mean: Tensor, covariance: Tensor, *, normed: bool) -> Tensor:
-    """The mean of a Dirichlet with this mean and covariance of its logits, which are first made to sum to zero."""
-    classes, total = mean.shape[1], covariance.sum((1, 2), keepdim=True).clamp_min(torch.finfo(mean.dtype).tiny)
-    shared = covariance.sum(2, keepdim=True)
+    """Logarithms of a Dirichlet of this mean and covariance of its logits, which are first made to sum to zero."""
+    classes, tiny = mean.shape[1], torch.finfo(mean.dtype).tiny
+    total, shared = covariance.sum((1, 2), keepdim=True).clamp_min(tiny), covariance.sum(2, keepdim=True)
     mean = mean - (shared * mean.sum(1)[:, None, None] / total)[:, :, 0]
     variance = (covariance - shared * shared.mT / total).diagonal(dim1=1, dim2=2)
     variance = variance.clamp_min(torch.finfo(mean.dtype).eps)
@@ -70,5 +96,5 @@ def _bridge(mean: Tensor, covariance: Tensor, *, normed: bool) -> Tensor:
         mean, variance = mean / size.sqrt(), variance / size
     # in logarithms, since e^mean may overflow
     log_sum = (-mean).logsumexp(1, keepdim=True) + mean - 2 * torch.tensor(classes).to(mean).log()
-    concentration = (1 - 2 / classes + log_sum.exp()) / variance
-    return concentration / concentration.sum(1, keepdim=True)
+    first = torch.tensor(max(1 - 2 / classes, tiny)).to(mean).log()
+    return torch.logaddexp(first, log_sum) - variance.log()

@@ -32,7 +32,6 @@ from lapwing.linalg.operators import LinearOperator
 from lapwing.linalg.solvers import Preconditioner
 
 LINK: Link = "full probit"
-NO_NOISE = "class labels have no aleatoric variance: use entropy − mutual_information"
 ROUGH = 0.05  # draws by CG or SGD whose error bound is larger are reported as not converged
 
 
@@ -128,16 +127,20 @@ class Posterior:
         centre, tangent, draws = self.mean_at(features, inputs, mean), self.tangent, self.deviations.shape[1]
         seen = self.seen_at(features, centre, batch_size)
         spread = seen.spread.like(centre)
+        if tangent is None:
+            shown, noise = lambda values: values, self.gaussian.variance_at(self.outputs)
+        else:
+            shown, noise = tangent.likelihood.observed, tangent.likelihood.noise_variance(centre, spread)
         return Prediction(
-            mean=centre,
-            epistemic_variance=spread.variance,
-            prior_variance=seen.prior_variance.to(centre),
-            noise_variance=self.gaussian.variance_at(self.outputs) if tangent is None else NO_NOISE,
+            mean=shown(centre),
+            epistemic_variance=shown(spread.variance),
+            prior_variance=shown(seen.prior_variance.to(centre)),
+            noise_variance=noise,
             draws=centre + seen.draws.to(centre) if draws else None,
-            standard_error=None if self.belief.exact else spread.variance * (2 / draws) ** 0.5,
+            standard_error=None if self.belief.exact else shown(spread.variance) * (2 / draws) ** 0.5,
             bounds=verification.bounds(self, features) if bounds else None,
             seed=self.seed,
-            labels=tangent and Labels(tangent.likelihood, link or self.link, spread, self.temperature),
+            labels=tangent and Labels(tangent.likelihood, link or self.link, spread, self.temperature, centre),
         )
 
     def seen_at(self, features: LinearOperator, centre: Tensor, batch_size: int | None) -> Seen:
@@ -180,10 +183,11 @@ class Posterior:
     ) -> Posterior:  # fmt: skip
         """The posterior whose precision (and noise, unless it was given) does best on held-out data.
 
-        `validation` is a pair of inputs and targets. The whole curve comes from one product with the validation
-        features, without the training data; it stays in `curve`. For class labels temperature scaling on the same data
-        is reported in `diagnostics`; it is mixed in only by temperature="tune", where it tends to take over. Without
-        `mode` the linear mode and the evidence there are not found.
+        `validation` is a pair of inputs and targets, with their noise_std where that was given per datum. The whole
+        curve comes from one product with the validation features, without the training data; it stays in `curve`. For
+        class labels temperature scaling on the same data is reported in `diagnostics`; it is mixed in only by
+        temperature="tune", where it tends to take over. Without `mode` the linear mode and the evidence there are not
+        found.
         """
         return held_out.tuned(self, validation, link or self.link, temperature, mode)
 
@@ -349,7 +353,9 @@ def assemble(
     )  # fmt: skip
     if like.tangent is None:
         return posterior
-    posterior = replace(posterior, tangent=like.tangent, link=like.link, temperature=like.temperature)
+    links = like.tangent.likelihood.links
+    link = like.link if like.link in links else links[0]
+    posterior = replace(posterior, tangent=like.tangent, link=link, temperature=like.temperature)
     return with_mode(posterior, like.at_mode) if mode else posterior
 
 

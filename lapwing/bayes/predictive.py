@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, final
 
 import torch
 from torch import Tensor
-from torch.distributions import Bernoulli, Categorical, Distribution, Normal
+from torch.distributions import Distribution, Normal
 
-from lapwing.bayes import likelihoods
-from lapwing.bayes.links import Link, probabilities
+from lapwing.bayes.likelihoods import Curved, Gaussian
+from lapwing.bayes.links import Link, checked
 from lapwing.bayes.noise import PREDICTIVE, Noise
 from lapwing.bayes.spreads import Spread
 from lapwing.linalg.operators import as_tensor
@@ -19,12 +21,19 @@ from lapwing.linalg.operators import as_tensor
 @final
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """How outputs become class labels: the likelihood, the link, and what the outputs of one datum have in common."""
+    """How outputs become observations of another kind: class labels, counts, numbers with a noise of their own.
 
-    likelihood: likelihoods.Curved
+    The likelihood, the link, and what the outputs of one datum have in common.
+    """
+
+    likelihood: Curved
     link: Link
     spread: Spread
     temperature: float = 1.0  # logits are divided by it
+    outputs: Tensor | None = None  # the mean of all outputs, where a prediction shows only some of them
+
+    def __post_init__(self) -> None:
+        checked(self.likelihood, self.link)
 
 
 @final
@@ -33,7 +42,8 @@ class Prediction:
     """A Gaussian prediction per output; every field has the outputs' shape.
 
     `epistemic_variance` is what more data would remove, `aleatoric_variance` the noise of an observation. For class
-    labels outputs are logits, and `probs` what follows from them.
+    labels outputs are logits, and `probs` what follows from them; for counts they are logarithms of rates. What a new
+    observation itself will be is in `expectation`, `interval`, `log_prob` and `distribution`.
     """
 
     mean: Tensor
@@ -49,9 +59,11 @@ class Prediction:
     @property
     def probs(self) -> Tensor:
         """The predictive probability of each class, or for Bernoulli of each target being one."""
-        labels = self._labels("probabilities")
-        cool = 1 / labels.temperature
-        return probabilities(labels.likelihood, labels.link, cool * self.mean, labels.spread.scaled(cool))
+        if self.labels is None:
+            raise ValueError(
+                "probabilities are for class labels; this prediction is of numbers: use mean, std, interval"
+            )
+        return self.labels.likelihood.probabilities(self.labels.link, *self._cooled(self.labels))
 
     @property
     def aleatoric_variance(self) -> Tensor:
@@ -62,12 +74,14 @@ class Prediction:
 
     @property
     def variance(self) -> Tensor:
-        """The variance of a new observation, epistemic plus aleatoric; of a logit, where targets are class labels."""
-        return self.epistemic_variance if self.labels else self.epistemic_variance + self.aleatoric_variance
+        """The variance of a new observation, epistemic plus aleatoric; of an output that is a logit or log rate."""
+        if self.labels is not None and isinstance(self.noise_variance, str):
+            return self.epistemic_variance
+        return self.epistemic_variance + self.aleatoric_variance
 
     @property
     def std(self) -> Tensor:
-        """The standard deviation of a new observation."""
+        """The standard deviation of a new observation, or of an output as for `variance`."""
         return self.variance.sqrt()
 
     @property
@@ -81,13 +95,17 @@ class Prediction:
         """The predictive distribution of a new observation."""
         if self.labels is None:
             return Normal(self.mean, self.std)
-        binary = isinstance(self.labels.likelihood, likelihoods.Bernoulli)
-        return Bernoulli(self.probs) if binary else Categorical(self.probs)
+        return self.labels.likelihood.predictive(self.labels.link, *self._cooled(self.labels))
+
+    @property
+    def expectation(self) -> Tensor:
+        """The mean of a new observation: for numbers `mean`, for counts their mean rate, for labels 0 and 1 `probs`."""
+        return self._known("the mean of an observation", lambda: self.distribution.mean)
 
     @property
     def entropy(self) -> Tensor:
         """The entropy of a new observation, in nats; differential for numbers."""
-        return self.distribution.entropy()
+        return self._known("entropy", lambda: self.distribution.entropy())
 
     @property
     def mutual_information(self) -> Tensor:
@@ -98,85 +116,105 @@ class Prediction:
         """
         if self.labels is None:
             return 0.5 * (self.epistemic_variance / self.aleatoric_variance).log1p()
-        outputs = (self.mean + self.labels.spread.deviations()) / self.labels.temperature
-        if isinstance(self.labels.likelihood, likelihoods.Bernoulli):
-            each, mean = Bernoulli(logits=outputs), Bernoulli(outputs.sigmoid().mean(0))
-            return (mean.entropy() - each.entropy().mean(0)).clamp_min(0)
-        softmax = outputs.softmax(-1)
-        average = Categorical(softmax.mean(0)).entropy()
-        return (average - Categorical(softmax).entropy().mean(0)).clamp_min(0)
+        return self.labels.likelihood.mutual_information(*self._cooled(self.labels))
 
     @property
-    def samples(self) -> Tensor:  # (draws, *outputs)
+    def samples(self) -> Tensor:  # (draws, *targets)
         """New observations: joint function draws with independent noise, the same at every call.
 
         For class labels one label for every draw and datum.
         """
         if self.draws is None:
             raise ValueError("this posterior was inferred with draws=0: infer it with draws=32 to have samples")
-        if self.labels is not None:
-            return self._sampled_labels(self.draws)
-        table = Noise(self.seed, PREDICTIVE).rows(0, self.mean.numel(), len(self.draws))
-        return self.draws + self.aleatoric_variance.sqrt() * table.mT.reshape(self.draws.shape).to(self.mean)
-
-    def _sampled_labels(self, draws: Tensor) -> Tensor:
-        labels = self._labels("labels")
-        outputs = draws / labels.temperature
-        binary = isinstance(labels.likelihood, likelihoods.Bernoulli)
-        size = self.mean.numel() if binary else len(self.mean)
-        normals = Noise(self.seed, PREDICTIVE).rows(0, size, len(draws)).mT
-        uniform = torch.special.ndtr(normals).to(self.mean)
-        if binary:
-            return (uniform.reshape(draws.shape) < outputs.sigmoid()).to(self.mean)
-        return (uniform[:, :, None] > outputs.softmax(-1).cumsum(-1)[..., :-1]).sum(-1)
-
-    def _labels(self, what: str) -> Labels:
+        shape = self._targets_shape()
+        normals = Noise(self.seed, PREDICTIVE).rows(0, shape.numel(), len(self.draws)).mT.reshape(-1, *shape)
         if self.labels is None:
-            raise ValueError(f"{what} are for class labels; this prediction is of numbers: use mean, std, interval")
-        return self.labels
+            return self.draws + self.aleatoric_variance.sqrt() * normals.to(self.mean)
+        uniform = torch.special.ndtr(normals).to(self.mean)
+        return self.labels.likelihood.sampled(self.draws / self.labels.temperature, uniform)
 
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
         """The central interval that holds a new observation with this probability."""
-        if self.labels is not None:
-            raise ValueError("class labels have no interval: use probs, or mean and epistemic_variance of the logits")
         if not 0 < level < 1:
             raise ValueError(f"level must lie between 0 and 1, got {level}")
-        half = torch.special.ndtri(torch.tensor((1 + level) / 2, dtype=torch.float64)).to(self.mean) * self.std
-        return self.mean - half, self.mean + half
+        if self.labels is not None and self.labels.likelihood.has_classes:
+            raise ValueError("class labels have no interval: use probs, or mean and epistemic_variance of the logits")
+        ends = (torch.tensor(at, dtype=torch.float64) for at in ((1 - level) / 2, (1 + level) / 2))
+        if self.labels is None:
+            half = torch.special.ndtri(next(ends)).to(self.mean) * self.std
+            return self.mean + half, self.mean - half
+        known = self.distribution
+        low, high = (self._known("an interval", partial(known.icdf, end)).to(self.mean) for end in ends)
+        return low, high
 
     def log_prob(self, targets: Any) -> Tensor:
         """The log predictive density of observed targets."""
-        targets, classes = as_tensor(targets), self.labels is not None
-        expected = self.mean.shape
-        if self.labels is not None and isinstance(self.labels.likelihood, likelihoods.Categorical):
-            targets, expected = targets.long(), self.mean.shape[:-1]
+        targets, expected = as_tensor(targets), self._targets_shape()
         if targets.shape != expected:
             raise ValueError(
                 f"targets of shape {tuple(targets.shape)} do not fit predictions of shape {tuple(self.mean.shape)}: "
                 f"expected {tuple(expected)}"
             )
-        return self.distribution.log_prob(targets if classes and targets.dtype == torch.long else targets.to(self.mean))
+        if self.labels is None:
+            return self.distribution.log_prob(targets.to(self.mean))
+        rows = self._outputs(self.labels).numel()
+        known = self.labels.likelihood.checked(targets, rows).reshape(expected).to(self.mean.device)
+        known = known.to(self.mean) if known.is_floating_point() else known
+        return self.distribution.log_prob(known).to(self.mean)
+
+    def with_noise(self, noise_std: Any) -> Prediction:
+        """The same prediction where observations have this noise: a number, or anything that fits `mean`.
+
+        For noise that was given per datum, which a posterior cannot know at new inputs.
+        """
+        if self.labels is not None:
+            raise ValueError("a noise can be given to predictions of numbers with Gaussian noise only")
+        return replace(self, noise_variance=Gaussian(noise_std).std_of(self.mean.shape).square().to(self.mean))
+
+    def _outputs(self, labels: Labels) -> Tensor:
+        return self.mean if labels.outputs is None else labels.outputs
+
+    def _targets_shape(self) -> torch.Size:
+        shape = self.mean.shape
+        return shape if self.labels is None else self.labels.likelihood.targets_shape(self._outputs(self.labels).shape)
+
+    def _cooled(self, labels: Labels) -> tuple[Tensor, Spread]:
+        cool = 1 / labels.temperature
+        return cool * self._outputs(labels), labels.spread.scaled(cool)
+
+    def _known(self, what: str, value: Callable[[], Tensor]) -> Tensor:
+        try:
+            found = value()
+        except NotImplementedError:
+            found = torch.tensor(torch.nan)
+        if self.labels is not None and bool(found.isnan().all()) and found.numel():
+            name = type(self.labels.likelihood).__name__
+            raise ValueError(f"{what} is not known under {name}: use log_prob, or epistemic_variance of the outputs")
+        return found
 
     def to_frame(self) -> Any:
         """A pandas DataFrame, one row per datum and one set of columns per output."""
         import pandas as pd
 
-        if self.labels is not None:
+        if self.labels is not None and self.labels.likelihood.has_classes:
             return self._label_frame(pd)
-        names = ["mean", "std", "epistemic_std", "lower_90", "upper_90"]
-        values = [self.mean, self.std, self.epistemic_variance.sqrt(), *self.interval(0.9)]
+        columns = {"mean": self.mean, "epistemic_std": self.epistemic_variance.sqrt(), "novelty": self.novelty}
+        if self.labels is None or isinstance(self.noise_variance, Tensor):
+            low, high = self.interval(0.9)
+            columns = {"mean": self.mean, "std": self.std, "epistemic_std": columns["epistemic_std"],
+                       "lower_90": low, "upper_90": high}  # fmt: skip
         if self.mean.ndim == 1:
-            return pd.DataFrame({name: value.cpu().numpy() for name, value in zip(names, values, strict=True)})
+            return pd.DataFrame({name: value.cpu().numpy() for name, value in columns.items()})
         return pd.DataFrame({
             f"{name}_{output}": value[:, output].cpu().numpy()
             for output in range(self.mean.shape[1])
-            for name, value in zip(names, values, strict=True)
+            for name, value in columns.items()
         })  # fmt: skip
 
     def _label_frame(self, pd: Any) -> Any:
         probs = self.probs.reshape(len(self.mean), -1)
         columns = {f"prob_{k}": probs[:, k] for k in range(probs.shape[1])}
-        if isinstance(self.labels and self.labels.likelihood, likelihoods.Categorical):
+        if self._targets_shape() != self.mean.shape:  # one label for all outputs of a datum
             columns = {"label": probs.argmax(1), **columns}
         columns["entropy"] = self.entropy.reshape(len(probs), -1).sum(1)
         columns["mutual_information"] = self.mutual_information.reshape(len(probs), -1).sum(1)
@@ -209,7 +247,10 @@ class Prediction:
                 None if spread.draws is None else of_draws(spread.draws),
                 spread.seed,
             )
-            changes["labels"] = replace(self.labels, spread=moved)
+            outputs = None if self.labels.outputs is None else of_outputs(self.labels.outputs)
+            changes["labels"] = replace(self.labels, spread=moved, outputs=outputs)
+        if isinstance(self.noise_variance, Tensor) and self.noise_variance.shape == self.mean.shape:
+            changes["noise_variance"] = of_outputs(self.noise_variance)
         if self.standard_error is not None:
             changes["standard_error"] = of_outputs(self.standard_error)
         return replace(self, **changes)

@@ -12,14 +12,15 @@ import torch
 from torch import Tensor
 
 from lapwing.bayes.evidence import Precisions, Problem, at_ratios, objectives
-from lapwing.bayes.likelihoods import Categorical, Curved
-from lapwing.bayes.links import Link, probabilities
+from lapwing.bayes.likelihoods import Curved
+from lapwing.bayes.links import Link, checked
 from lapwing.bayes.spreads import Spread, over_ratio
 from lapwing.bayes.statistics import Whitened
 from lapwing.linalg.operators import Diagonal, LinearOperator, as_tensor
 
 POINTS = 81
 LABEL_POINTS = 41  # where every point takes probabilities, or a mode
+LEAST = -1e4  # a log density below counts as this: one impossible datum must not hide what the others say
 
 
 @final
@@ -109,9 +110,8 @@ def held_out_labels(
 
     def cooled(ratio: float, log_temperature: float) -> float:
         cool, known = float(np.exp(-log_temperature)), spread(ratio)
-        probs = probabilities(likelihood, link, cool * outputs, known.scaled(cool))
-        chosen = _chosen(likelihood, probs, targets)
-        return float(chosen.clamp_min(torch.finfo(chosen.dtype).tiny).log().sum()) / len(targets)
+        predictive = likelihood.predictive(checked(likelihood, link), cool * outputs, known.scaled(cool))
+        return float(predictive.log_prob(targets).clamp_min(LEAST).sum()) / len(targets)
 
     def density(ratio: float) -> tuple[float, float]:
         if temperature != "tune":
@@ -129,18 +129,16 @@ def held_out_labels(
     return curve, float(np.exp(found.x))
 
 
-def _chosen(likelihood: Curved, probs: Tensor, targets: Tensor) -> Tensor:
-    """The probability of each target."""
-    if isinstance(likelihood, Categorical):
-        return probs.gather(1, targets[:, None])[:, 0]
-    return targets * probs + (1 - targets) * (1 - probs)
-
-
-def by_solving(at: Callable[[float, float], Any], inputs: Any, targets: Any, points: int = 9) -> Curve:
+def by_solving(
+    at: Callable[[float, float], Any], inputs: Any, targets: Any, points: int = 9, noise_std: Any = None
+) -> Curve:
     """Held-out density over multiples of the precision at the tuned noise, one posterior solved for each."""
     multiples = np.logspace(-2, 2, points)
     posteriors = [at(float(multiple), 1.0) for multiple in multiples]
-    scores = [float(posterior.predict(inputs).log_prob(targets).mean()) for posterior in posteriors]
+    predictions = [posterior.predict(inputs) for posterior in posteriors]
+    if noise_std is not None:
+        predictions = [prediction.with_noise(noise_std) for prediction in predictions]
+    scores = [float(prediction.log_prob(targets).mean()) for prediction in predictions]
     evidences = torch.tensor([posterior.log_evidence.value for posterior in posteriors], dtype=torch.float64)
     precision, ones = torch.from_numpy(multiples), torch.ones(points, dtype=torch.float64)
     held_out = torch.tensor(scores, dtype=torch.float64)

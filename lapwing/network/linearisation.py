@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lapwing.bayes.likelihoods import Categorical, Gaussian, Likelihood
+from lapwing.bayes.likelihoods import Categorical, Curved, Gaussian, Likelihood
 from lapwing.bayes.linear_model import Centre, LinearModel
 from lapwing.linalg.curvature import Curvature
 from lapwing.network.batches import BATCH_SIZE, Batches, Inputs, as_batches
@@ -75,6 +75,14 @@ def _targets(targets: Tensor, outputs: Tensor, likelihood: Likelihood) -> Tensor
                 "Categorical() expects outputs (n, classes) and class numbers (n,)"
             )
         return likelihood.checked(targets.reshape(-1), outputs.numel())
+    if isinstance(likelihood, Curved):
+        shape = likelihood.targets_shape(outputs.shape if outputs.ndim <= 2 else outputs.flatten(1).shape)
+        if targets.numel() != shape.numel() or len(targets) != len(outputs):
+            raise ValueError(
+                f"targets of shape {tuple(targets.shape)} do not fit outputs of shape {tuple(outputs.shape)}: "
+                f"{type(likelihood).__name__} expects targets of shape {tuple(shape)}"
+            )
+        return likelihood.checked(targets.reshape(shape), outputs.numel())
     if targets.numel() != outputs.numel() or len(targets) != len(outputs):
         raise ValueError(
             f"targets of shape {tuple(targets.shape)} do not fit outputs of shape {tuple(outputs.shape)}: "

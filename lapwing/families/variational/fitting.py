@@ -54,6 +54,11 @@ def fit(
     """
     if samples < 1 or draws < 2:
         raise ValueError(f"samples is {samples} and draws {draws}: expected at least 1 and 2")
+    if not isinstance(likelihood, Gaussian) and not likelihood.has_classes:
+        raise ValueError(
+            f"a variational fit is for Gaussian(), Bernoulli() and Categorical(), not {type(likelihood).__name__}: use "
+            "lapwing.fit for it"
+        )
     source = Source.of(data)
     example, _ = next(source.in_order(min(SEEN, source.size)))
     network = MeanField.of(model, example, select=select, prior_variance=prior_variance)

@@ -15,8 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from lapwing.bayes.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
-from lapwing.bayes.posterior import NO_NOISE
+from lapwing.bayes.likelihoods import NO_NOISE, Bernoulli, Categorical, Gaussian, Likelihood
 from lapwing.bayes.predictive import Labels, Prediction
 from lapwing.bayes.spreads import of_draws
 from lapwing.families.variational.mean_field import LOG_STD, MeanField

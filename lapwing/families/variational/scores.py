@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from lapwing.bayes.likelihoods import Bernoulli, Categorical, Likelihood
+from lapwing.bayes.likelihoods import Bernoulli, Categorical, Curved, Likelihood
 from lapwing.network.shuffling import Source
 
 if TYPE_CHECKING:
@@ -47,8 +47,8 @@ def log_density(likelihood: Likelihood, functions: Tensor, targets: Tensor) -> T
         rows = targets.expand(len(functions), -1)[:, :, None]
         return functions.log_softmax(2).gather(2, rows)[:, :, 0]
     functions = functions.reshape(len(functions), *targets.shape)
-    if isinstance(likelihood, Bernoulli):
-        terms = -torch.nn.functional.softplus(torch.where(targets.bool(), -functions, functions))
+    if isinstance(likelihood, Curved):
+        terms = likelihood.log_density(functions, targets.to(functions).expand(functions.shape))
     else:
         if likelihood.noise_std is None:
             raise ValueError("the noise of this likelihood is not known: give Gaussian(noise_std) or let it be learnt")

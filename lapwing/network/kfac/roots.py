@@ -53,9 +53,11 @@ def root_of(likelihood: Any, targets: Tensor) -> Root:
     if isinstance(likelihood, Categorical):
         return categorical()
 
-    def root(outputs: Tensor, start: int) -> Tensor:  # noqa: ARG001
+    def root(outputs: Tensor, start: int) -> Tensor:
         units = torch.eye(outputs.shape[1], dtype=outputs.dtype, device=outputs.device)
-        return likelihood.hessian_root(outputs, units.expand(*outputs.shape, -1))
+        given = targets[start : start + len(outputs)]
+        given = given.reshape(outputs.shape) if given.numel() == outputs.numel() else given
+        return likelihood.hessian_root(outputs, units.expand(*outputs.shape, -1), targets=given)
 
     return root
 
