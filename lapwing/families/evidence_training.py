@@ -17,15 +17,19 @@ from torch.func import functional_call
 
 from lapwing.bayes import evidence
 from lapwing.bayes.approximate import Approximate, EvidenceAt, at_weights
-from lapwing.bayes.evidence import EvidenceParts, Moments, Precisions, Problem
+from lapwing.bayes.evidence import EvidenceParts, Moments, Precisions, Problem, grouped
 from lapwing.bayes.inference import infer
 from lapwing.bayes.laplace import surrogate
 from lapwing.bayes.likelihoods import Gaussian, Likelihood
 from lapwing.bayes.linear_model import LinearModel
-from lapwing.bayes.methods import CG, KFAC, SGD, Method, Structural
+from lapwing.bayes.methods import CG, EKFAC, KFAC, SGD, Diagonal, LowRank, Method, Structural
 from lapwing.bayes.posterior import Posterior
 from lapwing.bayes.priors import DiagonalPrior, Isotropic, PerGroup, resolve
+from lapwing.linalg.kronecker import Block
 from lapwing.linalg.progress import Report
+from lapwing.network.batches import as_batches
+from lapwing.network.jacobian import Network
+from lapwing.network.kfac import root_of, structured
 from lapwing.network.linearisation import linearise
 from lapwing.network.shuffling import Source
 from lapwing.training import Descent, Epoch, Optimiser, Schedule, Weights, log_prob, loop
@@ -175,32 +179,34 @@ class _Task:
                 tensor.copy_(weights[name])
         return copy
 
-    def linear(self, weights: Weights, noise_std: Tensor, epoch: int) -> LinearModel:
-        """The network linearised at these weights, on all data or on some that stand for them."""
+    def seen(self, epoch: int) -> tuple[Any, int | None]:
+        """The data that the evidence is found on, and how many they stand for where they are not all."""
         if self.subset is None:
-            return linearise(self.network(weights), self.data, self.with_noise(noise_std))
+            return self.data, None
         order = torch.randperm(self.source.size, generator=Generator().manual_seed(1_000_003 * self.seed + epoch))
         some = list(self.source.fetch(list(order[: self.subset].sort().values.split(SUBSET_BATCH))))
-        return linearise(self.network(weights), some, self.with_noise(noise_std), total=self.source.size)
+        return some, self.source.size
 
     def problem(self, weights: Weights, precision: Tensor, noise_std: Tensor, epoch: int) -> Problem:
         """The evidence at these weights as a function of the precisions and of multiples of the noise precision."""
-        linear, at = self.linear(weights, noise_std, epoch), replace(self.shape, precision=precision)
-        given = self._given(precision)
-        if isinstance(self.method, Structural):
-            found = infer(
-                linear, prior=given, method=self.method, draws=0, seed=self.seed, evidence_at="weights", progress=False
-            )
-            assert isinstance(found.statistics, Approximate)
-            problem = found.statistics.problem(found.prior)
+        model, likelihood = self.network(weights), self.with_noise(noise_std)
+        data, total = self.seen(epoch)
+        if isinstance(self.method, Diagonal | KFAC | EKFAC):
+            problem = layerwise(model, data, likelihood, self.shape, self.method, total, self.seed)
         else:
-            problem = self._at_weights(linear, given, at)
+            problem = self._at_weights(linearise(model, data, likelihood, total=total), precision)
         return replace(
             problem, tune_prior=self.prior.tuned, tune_noise=self.tunes_noise, prior_hyperprior=self.prior.hyperprior
         )
 
-    def _at_weights(self, linear: LinearModel, given: Isotropic | PerGroup, at: DiagonalPrior) -> Problem:
-        """Determinants from a decomposition or a Krylov space, fit and penalty from the weights themselves."""
+    def _at_weights(self, linear: LinearModel, precision: Tensor) -> Problem:
+        """Determinants by a low rank, a decomposition or a Krylov space, fit and penalty from the weights."""
+        given, at = self._given(precision), replace(self.shape, precision=precision)
+        if isinstance(self.method, LowRank):
+            options: dict[str, Any] = {"draws": 0, "seed": self.seed, "evidence_at": "weights", "progress": False}
+            found = infer(linear, prior=given, method=self.method, **options)
+            assert isinstance(found.statistics, Approximate)
+            return found.statistics.problem(found.prior)
         fits, labels = at_weights(linear, at), not isinstance(linear.likelihood, Gaussian)
         assert linear.offset is not None
         outputs = (linear.features @ fits.weights.to(linear.features.like)).double() + linear.offset
@@ -231,6 +237,55 @@ class _Task:
         return infer(
             linear, prior=prior, method=self.method, draws=draws, seed=self.seed, evidence_at=where, progress=False
         )
+
+
+def layerwise(
+    model: nn.Module, data: Any, likelihood: Likelihood, prior: DiagonalPrior, method: Diagonal | KFAC | EKFAC,
+    total: int | None = None, seed: int = 0,
+) -> Problem:  # fmt: skip
+    """The evidence at a network's own weights through a structure that knows every layer by itself.
+
+    Precisions are equal within a block of the structure, so all that is needed of them are its eigenvalues.
+    """
+    network, batches = Network.of(model), as_batches(data)
+    outputs = torch.cat([network.outputs(inputs) for inputs in batches.inputs])
+    targets = batches.targets
+    times = 1.0 if total is None else total / len(targets)
+    counts = torch.full((len(targets),), times, dtype=torch.float64)
+    root = root_of(likelihood, targets.reshape(outputs.shape) if isinstance(likelihood, Gaussian) else targets)
+    curvature = structured(network, batches.inputs, root, method, counts=counts, seed=seed).curvature
+    values = torch.cat([block.values.flatten() for block in curvature.blocks]).double().cpu()
+    group_of = torch.cat([_groups(block, prior) for block in curvature.blocks])
+    count = 0.0
+    residual, log_weight = -2 * times * log_prob(likelihood, outputs.double(), targets), 0.0
+    if isinstance(likelihood, Gaussian):
+        given = likelihood.row_precision(targets.reshape(outputs.shape)).to(outputs.device)
+        residual = times * (given * (targets.reshape(-1) - outputs.reshape(-1)).double().square()).sum()
+        count, log_weight = times * outputs.numel(), 0.5 * times * float(given.log().sum())
+    residual = residual.reshape(1).cpu()
+    weights, groups = network.weights.double().cpu(), len(prior.precision)
+    energies = grouped(weights.square(), prior.group_of, groups)
+
+    def moments(at: Precisions) -> Moments:
+        k = at.noise * values / at.prior[group_of]
+        determined = grouped(k / (1 + k), group_of, groups)
+        return Moments(residual, energies, determined, determined.sum().reshape(1), k.log1p().sum())
+
+    return Problem(
+        moments, torch.tensor([count], dtype=torch.float64), prior.sizes, log_weight, float(values.max()),
+        one_by_one=True,
+    )  # fmt: skip
+
+
+def _groups(block: Block, prior: DiagonalPrior) -> Tensor:  # (weights of the block,)
+    """The group of every eigenvalue of a block."""
+    found = prior.group_of[block.index.cpu()].flatten()
+    if not block.is_diagonal and bool((found != found[0]).any()):
+        raise ValueError(
+            f"the weights of {block.name!r} are in several groups of the prior, and a Kronecker block needs one: use "
+            "PerGroup('layer'), Isotropic(), or Diagonal()"
+        )
+    return found
 
 
 @final

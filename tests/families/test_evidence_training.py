@@ -257,3 +257,14 @@ def test_noise_needs_targets_that_differ():
         train_with_evidence(model, (x, 0 * y), Gaussian(), epochs=1, progress=False)
     with pytest.raises(ValueError, match="one noise for all outputs"):
         train_with_evidence(model, (x, y), Gaussian(per_output=True), epochs=1, progress=False)
+
+
+def test_a_kronecker_block_needs_one_precision():
+    model, x, y = problem(Categorical())
+    groups = {"odd": torch.arange(D) % 2 == 1, "even": torch.arange(D) % 2 == 0}
+    with pytest.raises(ValueError, match="the weights of '0' are in several groups"):
+        train_with_evidence(model, (x, y), Categorical(), epochs=1, prior=PerGroup(groups), progress=False)
+    found = train_with_evidence(
+        model, (x, y), Categorical(), epochs=1, prior=PerGroup(groups), method=Diagonal(), progress=False
+    )
+    assert set(found.assessment.precision) == {"odd", "even"}
