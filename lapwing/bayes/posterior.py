@@ -19,6 +19,7 @@ from lapwing.bayes.leave_one_out import LeaveOneOut, leave_one_out
 from lapwing.bayes.likelihoods import Gaussian, Likelihood
 from lapwing.bayes.linear_model import Centre, LinearModel, check_finite
 from lapwing.bayes.links import Link
+from lapwing.bayes.network_draws import NO_NOISE, network_draws
 from lapwing.bayes.noise import DATA, PRIOR, SAMPLE, Noise
 from lapwing.bayes.predictive import Labels, Prediction
 from lapwing.bayes.priors import DiagonalPrior
@@ -31,7 +32,6 @@ from lapwing.linalg.solvers import CG, Preconditioner
 from lapwing.linalg.spectral import Spectrum
 
 LINK: Link = "full probit"
-NO_NOISE = "class labels have no aleatoric variance: use entropy − mutual_information"
 ROUGH = 0.05  # draws by CG or SGD whose error bound is larger are reported as not converged
 
 
@@ -157,6 +157,17 @@ class Posterior:
             seed=self.seed,
             labels=tangent and Labels(tangent.likelihood, link or self.link, spread, self.temperature),
         )
+
+    def predict_unlinearised(self, inputs: Any) -> Prediction:
+        """The baseline that linearising was invented against: the network itself at its weights plus each draw.
+
+        Mean and variance are those of the draws, probabilities averages over them. The covariance belongs to the
+        linear model, and weights that are likely under it can be nonsense to the network: do not use this, compare.
+        """
+        return network_draws(
+            self.centre, inputs, self.deviations, self.prior.std[:, None] * self._prior_noise(), self.likelihood,
+            self.seed,
+        )  # fmt: skip
 
     def _seen(self, features: LinearOperator, centre: Tensor, batch_size: int | None) -> Seen:
         return seen(
