@@ -20,8 +20,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from lapwing.bayes.likelihoods import Gaussian, Likelihood
+from lapwing.bayes.network_draws import NO_NOISE
 from lapwing.bayes.noise import SAMPLE, Noise
-from lapwing.bayes.posterior import LINK, NO_NOISE
+from lapwing.bayes.posterior import LINK
 from lapwing.bayes.predictive import Labels, Prediction
 from lapwing.bayes.spreads import Spread
 from lapwing.linalg.progress import Report, reporter

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from lapwing.bayes.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
-from lapwing.bayes.posterior import NO_NOISE
+from lapwing.bayes.network_draws import NO_NOISE
 from lapwing.bayes.predictive import Labels, Prediction
 from lapwing.bayes.spreads import of_draws
 from lapwing.families.variational.mean_field import LOG_STD, MeanField
