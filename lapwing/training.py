@@ -75,14 +75,16 @@ class Trained:
 
 def loop(
     learner: Learner, data: Any, *, epochs: int, batch_size: int = 128, seed: int = 0,
-    score: Callable[[Weights], float] | None = None, checkpoint: str | Path | None = None,
-    progress: bool | Report | None = None, settings: Mapping[str, Any] | None = None,
+    score: Callable[[Weights], float | None] | None = None, scored: str = "validation", patience: int | None = None,
+    checkpoint: str | Path | None = None, progress: bool | Report | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> Trained:  # fmt: skip
     """Show a learner all data, `epochs` times, in a seeded order.
 
     With `checkpoint`, a file is replaced in one step after every epoch, and a later call goes on from it to the same
-    curve; a file of other data or `settings` is refused. `score` is of validation data, lower is better. Code that
-    draws from the global random state, such as dropout, is seeded too, and that state is put back afterwards.
+    curve; a file of other data or `settings` is refused. `score` is of validation data, or `scored` says of what; lower
+    is better, None is not known; after `patience` epochs without a better one training stops. Code that draws
+    from the global random state, such as dropout, is seeded too, and that state is put back afterwards.
 
     >>> x = torch.linspace(-1, 1, 20).double()[:, None]
     >>> start = {"slope": torch.zeros(1, 1).double()}
@@ -93,6 +95,8 @@ def loop(
     """
     if epochs < 1 or batch_size < 1:
         raise ValueError(f"epochs is {epochs} and batch_size {batch_size}: expected at least one of each")
+    if patience is not None and patience < 1:
+        raise ValueError(f"patience is {patience}, expected at least one epoch, or None to go on to the end")
     source, report = Source.of(data), reporter(progress)
     run = _Run(learner, _path(checkpoint), {**(settings or {}), **_settings(learner, source, batch_size, seed)})
     with _own_random_state(seed, run.last_good):
@@ -100,11 +104,15 @@ def loop(
         started = run.resume(generator, epochs)
         clock = time.perf_counter()
         for number in range(started + 1, epochs + 1):
+            if run.is_stale(patience):
+                break
             loss = run.epoch(source, batch_size, generator, number, epochs)
             run.finish(Epoch(number, loss, None if score is None else _checked(score(run.last_good), number)))
             run.save(generator)
             left = (time.perf_counter() - clock) / (number - started) * (epochs - number)
-            report(f"epoch {number} of {epochs}, loss {loss:.4g}{_scored(run.curve[-1])}, {_duration(left)} left")
+            report(
+                f"epoch {number} of {epochs}, loss {loss:.4g}{_scored(run.curve[-1], scored)}, {_duration(left)} left"
+            )
     report("")
     weights, best = (run.last_good, len(run.curve)) if run.best is None else run.best
     return Trained(weights, tuple(run.curve), best)
@@ -287,6 +295,10 @@ class _Run:
             self.best = (self.last_good, epoch.number)
         self.curve.append(epoch)
 
+    def is_stale(self, patience: int | None) -> bool:
+        """Whether the best score is older than one is willing to wait."""
+        return patience is not None and self.best is not None and len(self.curve) - self.best[1] >= patience
+
     def save(self, generator: Generator) -> None:
         """Replace the checkpoint in one step."""
         if self.checkpoint is None:
@@ -357,15 +369,17 @@ def _path(checkpoint: str | Path | None) -> Path | None:
     return None if checkpoint is None else Path(checkpoint)
 
 
-def _checked(score: float, number: int) -> float:
+def _checked(score: float | None, number: int) -> float | None:
     """A score that is a number: NaN would never be beaten."""
+    if score is None:
+        return None
     if score != score:
         raise ValueError(f"the validation score after epoch {number} is NaN: look at the validation data")
     return float(score)
 
 
-def _scored(epoch: Epoch) -> str:
-    return "" if epoch.score is None else f", validation {epoch.score:.4g}"
+def _scored(epoch: Epoch, what: str) -> str:
+    return "" if epoch.score is None else f", {what} {epoch.score:.4g}"
 
 
 def _duration(seconds: float) -> str:

@@ -24,6 +24,7 @@ class Centre:
     names: tuple[str, ...] = ()  # of the tensors that the weights come from
     mask: Tensor | None = None  # over these tensors, where only some of their weights are meant
     fingerprint: Callable[[], str] = str  # of everything that the outputs depend on, empty where it is not known
+    moved: Callable[[Any, Tensor], Tensor] | None = None  # its outputs at inputs with w̄ + a change (d,) for weights
 
 
 @final

@@ -21,6 +21,7 @@ from lapwing.bayes.left_out import NO_NETWORK, Mean, influence, left_out_labels
 from lapwing.bayes.likelihoods import Gaussian, Likelihood
 from lapwing.bayes.linear_model import Centre, LinearModel, check_finite
 from lapwing.bayes.links import Link
+from lapwing.bayes.network_draws import network_draws
 from lapwing.bayes.noise import PRIOR, SAMPLE, Noise
 from lapwing.bayes.predictive import Labels, Prediction
 from lapwing.bayes.priors import DiagonalPrior
@@ -142,6 +143,17 @@ class Posterior:
             seed=self.seed,
             labels=tangent and Labels(tangent.likelihood, link or self.link, spread, self.temperature, centre),
         )
+
+    def predict_unlinearised(self, inputs: Any) -> Prediction:
+        """The baseline that linearising was invented against: the network itself at its weights plus each draw.
+
+        Mean and variance are those of the draws, probabilities averages over them. The covariance belongs to the
+        linear model, and weights that are likely under it can be nonsense to the network: do not use this, compare.
+        """
+        return network_draws(
+            self.centre, inputs, self.deviations, self.prior.std[:, None] * self.prior_noise(), self.likelihood,
+            self.seed,
+        )  # fmt: skip
 
     def seen_at(self, features: LinearOperator, centre: Tensor, batch_size: int | None) -> Seen:
         return seen(

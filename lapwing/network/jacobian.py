@@ -68,6 +68,11 @@ class Network:
         with torch.no_grad():
             return functional_call(self.model, self.fixed, (inputs,))
 
+    def moved(self, change: Tensor) -> Network:  # (p,)
+        """The same network with something added to its chosen weights."""
+        parts = self.layout.unflatten(change.to(self.fixed[self.layout.names[0]]))
+        return replace(self, fixed={**self.fixed, **{name: self.fixed[name] + part for name, part in parts.items()}})
+
     def directional(self, inputs: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:  # (b, c), (b, c, k)
         """Outputs f(x) and J(x) z for every column z, both differentiable with respect to the inputs x."""
         with elementary_norms():

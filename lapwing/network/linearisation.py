@@ -53,6 +53,7 @@ def linearise(
         centre=Centre(
             lambda inputs: torch.cat([network.outputs(batch) for batch in _inputs(inputs)]), network.weights,
             network.layout.names, network.layout.mask, lambda: fingerprint(network.fixed),
+            lambda inputs, change: torch.cat([network.moved(change).outputs(batch) for batch in _inputs(inputs)]),
         ),
     )  # fmt: skip
 

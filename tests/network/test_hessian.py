@@ -1,0 +1,91 @@
+"""Three dense curvatures against autodiff of the whole loss, datum by datum."""
+
+import pytest
+import torch
+from torch.func import functional_call
+
+from lapwing.bayes.likelihoods import Bernoulli, Categorical, Gaussian
+from lapwing.network.hessian import empirical_fisher, gauss_newton, hessian
+from lapwing.network.jacobian import Network
+from lapwing.network.kfac import root_of
+from lapwing.training import log_prob
+from tests.network.networks import NETWORKS
+
+
+def problem(name, kind):
+    model, x = NETWORKS[name]()
+    outputs = model(x).detach()
+    if kind == "categorical":
+        return model, x, torch.arange(len(x)) % outputs.shape[1], Categorical()
+    if kind == "bernoulli":
+        return model, x, (outputs > outputs.mean()).double(), Bernoulli()
+    return model, x, outputs + torch.sin(torch.arange(outputs.numel())).reshape(outputs.shape), Gaussian(0.7)
+
+
+def flat_loss(model, x, y, likelihood):
+    names = [name for name, _ in model.named_parameters()]
+    shapes = [weight.shape for weight in model.parameters()]
+    flat = torch.cat([weight.detach().reshape(-1) for weight in model.parameters()])
+
+    def loss(vector):
+        parts = vector.split([shape.numel() for shape in shapes])
+        weights = {name: part.reshape(shape) for name, part, shape in zip(names, parts, shapes, strict=True)}
+        return -log_prob(likelihood, functional_call(model, weights, (x,)), y)
+
+    return loss, flat
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "categorical", "bernoulli"])
+@pytest.mark.parametrize("name", ["mlp", "residual"])
+def test_the_hessian_is_that_of_the_whole_loss_whatever_the_batches(name, kind):
+    model, x, y, likelihood = problem(name, kind)
+    loss, flat = flat_loss(model, x, y, likelihood)
+    truth = torch.autograd.functional.hessian(loss, flat)
+    pairs = [(x[:4], y[:4]), (x[4:], y[4:])]
+    found = hessian(Network.of(model), pairs, lambda outputs, targets: -log_prob(likelihood, outputs, targets))
+    torch.testing.assert_close(found, truth, rtol=1e-10, atol=1e-10 * float(truth.abs().max()))
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "categorical"])
+def test_the_empirical_fisher_sums_outer_products_of_single_gradients(kind):
+    model, x, y, likelihood = problem("mlp", kind)
+    truth = 0
+    for i in range(len(x)):
+        loss, flat = flat_loss(model, x[i : i + 1], y[i : i + 1], likelihood)
+        gradient = torch.autograd.functional.jacobian(loss, flat)
+        truth = truth + torch.outer(gradient, gradient)
+    pairs = [(x[:4], y[:4]), (x[4:], y[4:])]
+    found = empirical_fisher(Network.of(model), pairs, lambda outputs, targets: -log_prob(likelihood, outputs, targets))
+    torch.testing.assert_close(found, truth, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "categorical", "bernoulli"])
+def test_gauss_newton_is_the_hessian_of_the_loss_over_the_linearised_network(kind):
+    model, x, y, likelihood = problem("mlp", kind)
+    loss, flat = flat_loss(model, x, y, likelihood)
+    del loss
+    names, shapes = zip(*[(name, weight.shape) for name, weight in model.named_parameters()], strict=True)
+
+    def outputs(vector):
+        parts = vector.split([shape.numel() for shape in shapes])
+        weights = {name: part.reshape(shape) for name, part, shape in zip(names, parts, shapes, strict=True)}
+        return functional_call(model, weights, (x,))
+
+    jacobian, at = torch.autograd.functional.jacobian(outputs, flat), model(x).detach()
+    truth = torch.autograd.functional.hessian(
+        lambda change: -log_prob(likelihood, at + jacobian @ change, y), torch.zeros_like(flat)
+    )
+    found = gauss_newton(Network.of(model), [x[:4], x[4:]], root_of(likelihood, y))
+    torch.testing.assert_close(found, truth, rtol=1e-10, atol=1e-10 * float(truth.abs().max()))
+
+
+def test_a_mask_takes_a_block_of_the_hessian():
+    model, x, y, likelihood = problem("mlp", "categorical")
+
+    def energy(outputs, targets):
+        return -log_prob(likelihood, outputs, targets)
+
+    whole = hessian(Network.of(model), [(x, y)], energy)
+    mask = torch.arange(len(whole)) % 3 == 1
+    part = hessian(Network.of(model, mask), [(x, y)], energy)
+    torch.testing.assert_close(part, whole[mask][:, mask])
