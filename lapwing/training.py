@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -143,15 +143,6 @@ def train(
         raise ValueError("the network has no weights that require gradients: nothing can be trained")
     tensors = _tensors(copy)
 
-    def loss(weights: Weights, inputs: Tensor, targets: Tensor, generator: Generator) -> Tensor:
-        del generator  # the loss itself is not random
-        outputs = functional_call(copy, weights, (inputs,))
-        fit = -log_prob(likelihood, outputs, targets) / len(inputs)
-        if prior_precision == 0:
-            return fit
-        energy = sum((weights[name].square().sum() for name in names), start=outputs.new_zeros(()))
-        return fit + prior_precision / (2 * n) * energy
-
     def score(weights: Weights) -> float:
         copy.eval()
         total, count = 0.0, 0
@@ -162,6 +153,7 @@ def train(
         copy.train()
         return total / count
 
+    loss = objective(copy, likelihood, names, prior_precision / n)
     learner = Descent(loss, {name: tensors[name] for name in names}, optimiser, schedule,
                       kept={name: tensor for name, tensor in tensors.items() if name not in names})  # fmt: skip
     settings = {"epochs": epochs} if schedule is not None else {}
@@ -173,6 +165,24 @@ def train(
         for name, tensor in _tensors(copy).items():
             tensor.copy_(trained.weights[name])
     return copy.eval()
+
+
+def objective(model: nn.Module, likelihood: Likelihood, names: Sequence[str], decay: float) -> Loss:
+    """−log p of a batch per datum plus decay / 2 · Σ w² over the named weights, as a loss for `Descent`.
+
+    With decay = prior precision / number of data its minimum is the mode of the posterior.
+    """
+
+    def loss(weights: Weights, inputs: Tensor, targets: Tensor, generator: Generator) -> Tensor:
+        del generator  # the loss itself is not random
+        outputs = functional_call(model, weights, (inputs,))
+        fit = -log_prob(likelihood, outputs, targets) / len(inputs)
+        if decay == 0:
+            return fit
+        energy = sum((weights[name].square().sum() for name in names), start=outputs.new_zeros(()))
+        return fit + decay / 2 * energy
+
+    return loss
 
 
 def adam(learning_rate: float = 1e-3) -> Optimiser:

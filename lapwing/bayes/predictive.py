@@ -48,7 +48,7 @@ class Prediction:
 
     mean: Tensor
     epistemic_variance: Tensor
-    prior_variance: Tensor
+    prior_variance: Tensor | str  # of the function before the data, or why it is not known
     noise_variance: Tensor | str  # the noise, or why it is not known
     draws: Tensor | None = None  # (draws, *outputs), the joint function draws behind `samples`
     standard_error: Tensor | None = None  # Monte-Carlo error of the variance; None where it is closed form
@@ -87,8 +87,11 @@ class Prediction:
     @property
     def novelty(self) -> Tensor:
         """Posterior over prior variance of the function, in [0, 1]: how little the data said here."""
-        safe = self.prior_variance.clamp_min(torch.finfo(self.prior_variance.dtype).tiny)
-        return torch.where(self.prior_variance > 0, self.epistemic_variance / safe, 0).clamp(0, 1)
+        prior = self.prior_variance
+        if isinstance(prior, str):
+            raise ValueError(prior)
+        safe = prior.clamp_min(torch.finfo(prior.dtype).tiny)
+        return torch.where(prior > 0, self.epistemic_variance / safe, 0).clamp(0, 1)
 
     @property
     def distribution(self) -> Distribution:
@@ -218,7 +221,8 @@ class Prediction:
             columns = {"label": probs.argmax(1), **columns}
         columns["entropy"] = self.entropy.reshape(len(probs), -1).sum(1)
         columns["mutual_information"] = self.mutual_information.reshape(len(probs), -1).sum(1)
-        columns["novelty"] = self.novelty.reshape(len(probs), -1).mean(1)
+        if not isinstance(self.prior_variance, str):
+            columns["novelty"] = self.novelty.reshape(len(probs), -1).mean(1)
         return pd.DataFrame({name: value.cpu().numpy() for name, value in columns.items()})
 
     def cpu(self) -> Prediction:
@@ -234,7 +238,9 @@ class Prediction:
         return self._map(lambda tensor: tensor[chosen], lambda tensor: tensor[:, chosen])
 
     def _map(self, of_outputs: Any, of_draws: Any) -> Prediction:
-        changes = {name: of_outputs(getattr(self, name)) for name in ("mean", "epistemic_variance", "prior_variance")}
+        changes = {name: of_outputs(getattr(self, name)) for name in ("mean", "epistemic_variance")}
+        if not isinstance(self.prior_variance, str):
+            changes["prior_variance"] = of_outputs(self.prior_variance)
         if self.draws is not None:
             changes["draws"] = of_draws(self.draws)
         if self.bounds is not None:

@@ -1,0 +1,119 @@
+"""Deep ensembles (Lakshminarayanan et al. 2017): the same network trained from several starts, as one mixture."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from torch import nn
+
+from lapwing.bayes.likelihoods import Likelihood
+from lapwing.families.networks import Networks, evaluated, stacked, values, with_noise
+from lapwing.linalg.progress import Report, reporter
+from lapwing.network.parameters import check_model
+from lapwing.training import Diverged, adam, train
+
+
+def fit(
+    make: Callable[[int], nn.Module], data: Any, likelihood: Likelihood, *, epochs: int, members: int = 5,
+    batch_size: int = 128, learning_rate: float = 1e-3, prior_precision: float = 0.0, validation: Any = None,
+    seed: int = 0, processes: int = 1, folder: str | Path | None = None, progress: bool | Report | None = None,
+) -> Networks:  # fmt: skip
+    """Networks `make(seed)`, `make(seed + 1)`, … trained one by one as by `train`, each with its own order of the data.
+
+    With a `folder`, every member has a checkpoint in it, so that a later call goes on where this one was stopped. With
+    several `processes` members are trained at the same time, each on its share of the cores: a script then needs
+    `if __name__ == "__main__":`. The noise of a Gaussian, where it is not given, is that of the mixture on `validation`
+    or the training data.
+
+    >>> from lapwing.bayes.likelihoods import Gaussian
+    >>> x = torch.linspace(-1, 1, 20)[:, None]
+    >>> found = fit(lambda seed: nn.Linear(1, 1), (x, 2 * x), Gaussian(0.1), members=3, epochs=2, progress=False)
+    >>> found.functions(x).shape
+    torch.Size([3, 20, 1])
+    """
+    if members < 1 or processes < 1:
+        raise ValueError(f"members is {members} and processes {processes}: expected at least one of each")
+    folder = None if folder is None else Path(folder)
+    jobs = [
+        Member(
+            make(number), data, likelihood, epochs, batch_size, learning_rate, prior_precision, validation, number,
+            None if folder is None else folder / f"member-{number}.pt", max(1, (os.cpu_count() or 1) // processes),
+        )
+        for number in range(seed, seed + members)
+    ]  # fmt: skip
+    trained = _here(jobs, reporter(progress)) if processes == 1 else _apart(jobs, processes, reporter(progress))
+    return of(trained, data, likelihood, validation=validation, seed=seed)
+
+
+def of(
+    models: Sequence[nn.Module], data: Any, likelihood: Likelihood, *, validation: Any = None, seed: int = 0
+) -> Networks:
+    """An ensemble of networks that are trained already; data are needed for the noise only."""
+    if not models:
+        raise ValueError("an ensemble needs at least one network")
+    for model in models:
+        check_model(model)
+    if len(shapes := {tuple((name, tensor.shape) for name, tensor in values(model).items()) for model in models}) > 1:
+        raise ValueError(f"the networks have {len(shapes)} different architectures: expected one for all")
+    found = Networks(evaluated(models[0]), stacked([values(model) for model in models]), likelihood, mixture=True,
+                     seed=seed, diagnostics={"members": len(models)})  # fmt: skip
+    return replace(found, likelihood=with_noise(found, data if validation is None else validation))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Member:
+    """One network to be trained, in this process or another."""
+
+    model: nn.Module
+    data: Any
+    likelihood: Likelihood
+    epochs: int
+    batch_size: int
+    learning_rate: float
+    prior_precision: float
+    validation: Any
+    seed: int
+    checkpoint: Path | None
+    threads: int
+
+    def train(self, progress: bool | Report | None = False) -> nn.Module:
+        """The trained network; where training diverges the error names the member."""
+        try:
+            return train(
+                self.model, self.data, self.likelihood, epochs=self.epochs, batch_size=self.batch_size,
+                optimiser=adam(self.learning_rate), prior_precision=self.prior_precision, validation=self.validation,
+                seed=self.seed, checkpoint=self.checkpoint, progress=progress,
+            )  # fmt: skip
+        except Diverged as error:
+            raise ValueError(f"the member with seed {self.seed} diverged: {error}") from error
+
+
+def _here(jobs: list[Member], report: Report) -> list[nn.Module]:
+    def told(number: int) -> Report:
+        return lambda phase: report(f"member {number} of {len(jobs)}, {phase}" if phase else "")
+
+    return [job.train(told(number)) for number, job in enumerate(jobs, 1)]
+
+
+def _apart(jobs: list[Member], processes: int, report: Report) -> list[nn.Module]:
+    context = multiprocessing.get_context("spawn")  # a fork of a process with threads may hang
+    with ProcessPoolExecutor(min(processes, len(jobs)), mp_context=context) as pool:
+        found = []
+        for number, model in enumerate(pool.map(_train, jobs), 1):
+            found.append(model)
+            report(f"member {number} of {len(jobs)} is trained")
+    report("")
+    return found
+
+
+def _train(job: Member) -> nn.Module:
+    torch.set_num_threads(job.threads)
+    return job.train()

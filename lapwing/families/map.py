@@ -1,0 +1,31 @@
+"""The network alone: one set of weights, no epistemic uncertainty, and a noise that fits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from lapwing.bayes.likelihoods import Likelihood
+from lapwing.families.networks import Networks, evaluated, stacked, values, with_noise
+from lapwing.network.parameters import check_model
+
+
+def fit(model: nn.Module, data: Any, likelihood: Likelihood, *, validation: Any = None) -> Networks:
+    """A trained network as its own prediction: the baseline that every posterior has to beat.
+
+    The noise of a Gaussian, where it is not given, is the root mean square error on `validation`, or without it on the
+    training data, which is too small for a network that fits them too well.
+
+    >>> import torch
+    >>> from lapwing.bayes.likelihoods import Gaussian
+    >>> model = torch.nn.Linear(2, 1).eval()
+    >>> x = torch.eye(2)
+    >>> found = fit(model, (x, model(x).detach() + 0.5), Gaussian())
+    >>> round(float(found.likelihood.noise_std), 4), found.predict(x).epistemic_variance.flatten().tolist()
+    (0.5, [0.0, 0.0])
+    """
+    check_model(model)
+    found = Networks(evaluated(model), stacked([values(model)]), likelihood, mixture=True)
+    return replace(found, likelihood=with_noise(found, data if validation is None else validation))

@@ -1,0 +1,147 @@
+"""Several sets of weights of one network that count alike: what ensembles, SWAG and Markov chains end in."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any, Protocol, final
+
+import numpy as np
+import scipy.optimize
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from lapwing.bayes.likelihoods import Gaussian, Likelihood
+from lapwing.bayes.posterior import NO_NOISE
+from lapwing.bayes.predictive import Labels, Prediction
+from lapwing.bayes.spreads import of_draws
+from lapwing.network.shuffling import Source
+from lapwing.training import Weights
+
+BATCH = 1000
+NO_PRIOR = "no prior over functions is known here, so there is no novelty: use entropy or mutual_information"
+
+
+class Predictive(Protocol):
+    """Whatever predicts: a lapwing posterior, or any of the families."""
+
+    def predict(self, inputs: Any) -> Prediction:
+        """The predictive distribution at new inputs."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Networks:
+    """A network with several sets of weights; its functions are what each of them computes.
+
+    As a mixture (`mixture=True`) the sets are all there is and the variance is theirs; as draws from a posterior they
+    stand for more, and the variance has n − 1 in it.
+    """
+
+    model: nn.Module  # a copy in eval mode, whose own weights do not matter
+    weights: Weights  # parameters and buffers by name, each (sets, *shape)
+    likelihood: Likelihood
+    prior: Weights | str = NO_PRIOR  # sets of weights drawn from the prior, or why there is none
+    mixture: bool = False
+    seed: int = 0
+    diagnostics: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """The number of sets."""
+        return len(next(iter(self.weights.values())))
+
+    def functions(self, inputs: Any) -> Tensor:  # (sets, *outputs)
+        """The outputs of every set: joint draws, the same at every call and for every batch."""
+        return outputs_of(self.model, self.weights, torch.as_tensor(inputs))
+
+    def predict(self, inputs: Any) -> Prediction:
+        """The predictive distribution at new inputs; probabilities are averages over the sets."""
+        inputs = torch.as_tensor(inputs)
+        prior = self.prior if isinstance(self.prior, str) else outputs_of(self.model, self.prior, inputs).var(0)
+        return prediction(self.functions(inputs), self.likelihood, prior, mixture=self.mixture, seed=self.seed)
+
+
+def prediction(
+    functions: Tensor, likelihood: Likelihood, prior_variance: Tensor | str, *, mixture: bool, seed: int
+) -> Prediction:
+    """What draws of the outputs (draws, *outputs) say: their mean and variance, or average probabilities.
+
+    >>> drawn = torch.tensor([[[1.0], [0.0]], [[3.0], [0.0]]])
+    >>> found = prediction(drawn, Gaussian(0.5), NO_PRIOR, mixture=True, seed=0)
+    >>> found.mean.flatten().tolist(), found.variance.flatten().tolist()
+    ([2.0, 0.0], [1.25, 0.25])
+    """
+    mean, draws = functions.mean(0), len(functions)
+    variance = functions.var(0, correction=0 if mixture or draws == 1 else 1)
+    error = None if mixture or draws == 1 else variance * (2 / (draws - 1)) ** 0.5
+    labels, noise = None, NO_NOISE
+    if isinstance(likelihood, Gaussian):
+        known = likelihood.variance_at(mean.shape[1] if mean.ndim > 1 else None)
+        noise = known.to(mean) if isinstance(known, Tensor) else known  # type: ignore[assignment]
+    else:
+        labels = Labels(likelihood, "monte carlo", of_draws(functions - mean))
+    return Prediction(mean, variance, prior_variance, noise, functions, error, seed=seed, labels=labels)
+
+
+def outputs_of(model: nn.Module, weights: Weights, inputs: Tensor) -> Tensor:  # (sets, *outputs)
+    """What a network computes with every one of several sets of weights."""
+    found, sets = [], len(next(iter(weights.values())))
+    with torch.no_grad():
+        for number in range(sets):
+            one = {name: tensor[number] for name, tensor in weights.items()}
+            found.append(torch.cat([functional_call(model, one, (part,)) for part in inputs.split(BATCH)]))
+    return torch.stack(found)
+
+
+def values(model: nn.Module) -> Weights:
+    """Copies of a network's parameters and buffers."""
+    return {name: tensor.detach().clone() for name, tensor in (*model.named_parameters(), *model.named_buffers())}
+
+
+def stacked(sets: list[Weights]) -> Weights:
+    """Sets of weights as one tensor per name, with an axis in front."""
+    return {name: torch.stack([one[name] for one in sets]) for name in sets[0]}
+
+
+def evaluated(model: nn.Module) -> nn.Module:
+    """A copy in eval mode that needs no gradients."""
+    return deepcopy(model).eval().requires_grad_(False)
+
+
+def with_noise(found: Any, data: Any) -> Likelihood:
+    """The likelihood of something with `likelihood` and `functions`, its Gaussian noise tuned where it is not given."""
+    likelihood: Likelihood = found.likelihood
+    if not isinstance(likelihood, Gaussian) or likelihood.noise_std is not None:
+        return likelihood
+    pairs = list(Source.of(data).in_order(BATCH))
+    functions = torch.cat([found.functions(inputs) for inputs, _ in pairs], dim=1)
+    targets = torch.cat([targets for _, targets in pairs])
+    mean, variance = functions.mean(0), functions.var(0, correction=0)
+    return Gaussian(best_noise(mean, variance, targets.reshape(mean.shape), per_output=likelihood.per_output))
+
+
+def best_noise(mean: Tensor, variance: Tensor, targets: Tensor, *, per_output: bool = False) -> Tensor:  # () or (c,)
+    """The noise_std that maximises Σ log N(targets; mean, variance + noise_std²), one for all or one per output.
+
+    It never falls below a thousandth of the root mean square error, where the variance alone is too wide.
+
+    >>> best_noise(torch.zeros(4), torch.zeros(4), torch.tensor([1.0, -1.0, 2.0, 0.0])).square()
+    tensor(1.5000, dtype=torch.float64)
+    """
+    if per_output and mean.ndim > 1:
+        columns = zip(*(part.unbind(1) for part in (mean, variance, targets)), strict=True)
+        return torch.stack([best_noise(*column) for column in columns])
+    squares, spread = (targets - mean).double().square().flatten(), variance.double().flatten()
+    if not bool(spread.any()):
+        return squares.mean().sqrt()
+
+    def loss(log_variance: float) -> float:
+        whole = spread + float(np.exp(log_variance))
+        return float((squares / whole + whole.log()).mean())
+
+    low = float((1e-6 * squares.mean()).clamp_min(1e-300).log())
+    high = float(squares.max().clamp_min(1e-300).log()) + 1e-9  # the best noise is below the largest error
+    best = scipy.optimize.minimize_scalar(loss, bounds=(low, high), method="bounded", options={"xatol": 1e-7})
+    return torch.tensor(float(np.exp(best.x / 2)), dtype=torch.float64)

@@ -1,0 +1,92 @@
+"""Temperature scaling (Guo et al. 2017) of anything that predicts, on held-out data; for numbers, scaled error bars."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+import numpy as np
+import scipy.optimize
+import torch
+from torch import Tensor
+
+from lapwing.bayes.predictive import Prediction
+from lapwing.families.networks import BATCH, Predictive
+from lapwing.network.shuffling import Source
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Scaled:
+    """Predictions whose logits, or for numbers whose precisions, are divided by one constant.
+
+    For class labels `temperature` divides the logits and their spread; for numbers it multiplies every variance, that
+    of the noise included, so that both blur what was too sharp when they exceed one.
+    """
+
+    base: Predictive
+    temperature: float
+
+    def functions(self, inputs: Any) -> Tensor:  # (draws, *outputs)
+        """Draws of the scaled logits, or for numbers draws with √temperature times the deviations."""
+        drawn: Tensor = self.base.functions(inputs)  # type: ignore[attr-defined]
+        found = self.base.predict(inputs)
+        if found.labels is not None:
+            return drawn / self.temperature
+        return found.mean + self.temperature**0.5 * (drawn - found.mean)
+
+    def predict(self, inputs: Any) -> Prediction:
+        """The scaled predictive distribution."""
+        return scaled(self.base.predict(inputs), self.temperature)
+
+
+def fit(base: Predictive, validation: Any) -> Scaled:
+    """The scaling that maximises the log density of held-out data: one number, which cannot change the ranking.
+
+    >>> from lapwing.bayes.likelihoods import Gaussian
+    >>> from lapwing.families import map
+    >>> x = torch.zeros(4, 1)
+    >>> network = map.fit(torch.nn.Linear(1, 1, bias=False).eval(), (x, x), Gaussian(0.5))
+    >>> round(fit(network, (x, x + 1)).temperature, 4)  # every error is 1 and every variance 0.25
+    4.0
+    """
+    pairs = [(base.predict(inputs), targets) for inputs, targets in Source.of(validation).in_order(BATCH)]
+    if pairs[0][0].labels is None:
+        squares = torch.cat([_squares(found, targets) for found, targets in pairs])
+        return Scaled(base, float(squares.mean()))
+
+    def loss(log_temperature: float) -> float:
+        terms = [scaled(found, float(np.exp(log_temperature))).log_prob(targets) for found, targets in pairs]
+        return -float(torch.cat([part.double().flatten() for part in terms]).mean())
+
+    best = scipy.optimize.minimize_scalar(loss, bounds=(-4, 6), method="bounded")
+    return Scaled(base, float(np.exp(best.x)))
+
+
+def scaled(found: Prediction, temperature: float) -> Prediction:
+    """A prediction with its logits divided by a temperature, or its variances multiplied by it."""
+    if not temperature > 0:
+        raise ValueError(f"temperature is {temperature}, expected a positive number")
+    if found.labels is None:
+        root, noise = temperature**0.5, found.noise_variance
+        drawn = None if found.draws is None else found.mean + root * (found.draws - found.mean)
+        mean, factor, labels = found.mean, temperature, None
+        noise = noise if isinstance(noise, str) else noise * temperature
+    else:
+        drawn = None if found.draws is None else found.draws / temperature
+        mean, factor, noise = found.mean / temperature, temperature**-2, found.noise_variance
+        labels = replace(found.labels, spread=found.labels.spread.scaled(1 / temperature))
+
+    def times(values: Any) -> Any:
+        return factor * values if isinstance(values, Tensor) else values
+
+    return replace(
+        found, mean=mean, draws=drawn, noise_variance=noise, labels=labels, prior_variance=times(found.prior_variance),
+        epistemic_variance=times(found.epistemic_variance), standard_error=times(found.standard_error),
+        bounds=None if found.bounds is None else (times(found.bounds[0]), times(found.bounds[1])),
+    )  # fmt: skip
+
+
+def _squares(found: Prediction, targets: Tensor) -> Tensor:
+    errors = targets.reshape(found.mean.shape).to(found.mean) - found.mean
+    return (errors.square() / found.variance).double().flatten()

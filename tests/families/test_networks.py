@@ -1,0 +1,169 @@
+"""One network, several networks: what they predict, the noise that fits, training in other processes, resuming."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import lapwing
+from lapwing.bayes.likelihoods import Bernoulli, Categorical, Gaussian
+from lapwing.families import ensemble
+from lapwing.families import map as network_alone
+from lapwing.families.networks import best_noise
+from lapwing.training import adam, train
+from tests.families.problems import classes, mlp, normals, regression, seeded
+
+
+def make(seed):
+    return mlp(seed=seed)
+
+
+class TestMap:
+    def test_the_noise_is_the_root_mean_square_error(self):
+        x, y = regression()
+        model = mlp()
+        found = network_alone.fit(model, (x, y), Gaussian())
+        assert float(found.likelihood.noise_std) == pytest.approx((model(x) - y).square().mean().sqrt().item())
+        held_out = normals(7, 3, seed=8), normals(7, 2, seed=9)
+        tuned = network_alone.fit(model, (x, y), Gaussian(), validation=held_out)
+        expected = (model(held_out[0]) - held_out[1]).square().mean().sqrt()
+        assert float(tuned.likelihood.noise_std) == pytest.approx(expected.item())
+
+    def test_one_noise_per_output(self):
+        x, y = regression()
+        model = mlp()
+        found = network_alone.fit(model, (x, y), Gaussian(per_output=True))
+        expected = (model(x) - y).square().mean(0).sqrt()
+        assert torch.allclose(found.likelihood.noise_std, expected.detach())
+
+    def test_the_prediction_is_the_network_with_noise(self):
+        x, y = regression()
+        model = mlp()
+        prediction = network_alone.fit(model, (x, y), Gaussian(0.4)).predict(x)
+        assert isinstance(prediction, lapwing.Prediction)
+        assert torch.equal(prediction.mean, model(x).detach())
+        assert torch.allclose(prediction.std, torch.tensor(0.4).double())
+        expected = torch.distributions.Normal(model(x), 0.4).log_prob(y)
+        assert torch.allclose(prediction.log_prob(y), expected)
+        with pytest.raises(ValueError, match="no prior over functions"):
+            _ = prediction.novelty
+        assert len(prediction[:4].cpu()) == 4
+
+    @pytest.mark.parametrize("likelihood", [Categorical(), Bernoulli()])
+    def test_probabilities_are_the_networks(self, likelihood):
+        x, y = classes()
+        model = mlp(outputs=4)
+        prediction = network_alone.fit(model, (x, y), likelihood).predict(x)
+        expected = model(x).softmax(1) if isinstance(likelihood, Categorical) else model(x).sigmoid()
+        assert torch.allclose(prediction.probs, expected, rtol=1e-12)
+        assert float(prediction.mutual_information.max()) < 1e-12
+        assert "novelty" not in prediction.to_frame()
+
+    def test_a_network_in_training_mode_is_refused(self):
+        with pytest.raises(ValueError, match="training mode"):
+            network_alone.fit(mlp().train(), regression(), Gaussian())
+
+
+class TestNoise:
+    def test_it_is_the_maximum_of_the_density(self):
+        mean, variance, targets = normals(50, 3, seed=1), normals(50, 3, seed=2).square(), 2 * normals(50, 3, seed=3)
+        best = best_noise(mean, variance, targets)
+
+        def density(std):
+            return float(torch.distributions.Normal(mean, (variance + std**2).sqrt()).log_prob(targets).sum())
+
+        grid = [density(float(best) * math.exp(0.01 * step)) for step in range(-5, 6)]
+        assert max(grid) == grid[5]
+        log_std = best.log().requires_grad_()
+        value = torch.distributions.Normal(mean, (variance + (2 * log_std).exp()).sqrt()).log_prob(targets).sum()
+        (slope,) = torch.autograd.grad(value, log_std)
+        assert abs(float(slope)) < 1e-2 * len(targets) * 1e-2
+
+    def test_it_stays_positive_where_the_variance_is_too_wide(self):
+        best = best_noise(torch.zeros(9), torch.full((9,), 100.0), torch.linspace(-1, 1, 9))
+        assert float(best) == pytest.approx(1e-3 * float(torch.linspace(-1, 1, 9).square().mean().sqrt()), rel=1e-3)
+
+
+class TestEnsemble:
+    def test_members_are_what_train_gives(self):
+        data = regression()
+        found = ensemble.fit(
+            make, data, Gaussian(0.3), members=3, epochs=4, batch_size=8, learning_rate=0.01, seed=5, progress=False
+        )
+        x = normals(11, 3, seed=7)
+        for number in range(3):
+            alone = train(
+                make(5 + number), data, Gaussian(0.3), epochs=4, batch_size=8, optimiser=adam(0.01), seed=5 + number,
+                progress=False,
+            )  # fmt: skip
+            assert torch.equal(found.functions(x)[number], alone(x).detach())
+
+    def test_the_mixture_has_its_own_moments(self):
+        models = [make(seed) for seed in range(4)]
+        x = normals(11, 3, seed=7)
+        found = ensemble.of(models, regression(), Gaussian(0.3)).predict(x)
+        outputs = torch.stack([model(x) for model in models]).detach()
+        assert torch.allclose(found.mean, outputs.mean(0))
+        assert torch.allclose(found.epistemic_variance, outputs.square().mean(0) - outputs.mean(0).square())
+        assert torch.allclose(found.variance, found.epistemic_variance + 0.09)
+        assert found.standard_error is None
+
+    def test_probabilities_are_averages_over_members(self):
+        models = [mlp(outputs=4, seed=seed) for seed in range(3)]
+        x, y = classes()
+        found = ensemble.of(models, (x, y), Categorical()).predict(x)
+        assert torch.allclose(found.probs, torch.stack([model(x).softmax(1) for model in models]).mean(0))
+
+    def test_several_processes_give_the_same(self, tmp_path):
+        data = regression()
+        settings = {"members": 2, "epochs": 3, "batch_size": 8, "progress": False}
+        here = ensemble.fit(make, data, Gaussian(), **settings)
+        apart = ensemble.fit(make, data, Gaussian(), processes=2, folder=tmp_path, **settings)
+        x = normals(11, 3, seed=7)
+        assert torch.allclose(here.functions(x), apart.functions(x), rtol=1e-12, atol=1e-12)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["member-0.pt", "member-1.pt"]
+
+    def test_it_goes_on_where_it_was_stopped(self, tmp_path, monkeypatch):
+        data, trained = regression(), []
+        real = train
+
+        def stopped(model, *args, seed, **kwargs):
+            if seed == 1 and not trained:
+                trained.append(seed)
+                raise KeyboardInterrupt
+            return real(model, *args, seed=seed, **kwargs)
+
+        monkeypatch.setattr(ensemble, "train", stopped)
+        settings = {"members": 3, "epochs": 3, "batch_size": 8, "progress": False}
+        with pytest.raises(KeyboardInterrupt):
+            ensemble.fit(make, data, Gaussian(), folder=tmp_path, **settings)
+        before = (tmp_path / "member-0.pt").stat().st_mtime_ns
+        resumed = ensemble.fit(make, data, Gaussian(), folder=tmp_path, **settings)
+        assert (tmp_path / "member-0.pt").stat().st_mtime_ns == before  # not trained again
+        whole = ensemble.fit(make, data, Gaussian(), **settings)
+        assert torch.equal(resumed.functions(data[0]), whole.functions(data[0]))
+
+    def test_a_member_that_diverges_is_named(self):
+        x, y = regression()
+        with pytest.raises(ValueError, match="the member with seed 7 diverged"):
+            ensemble.fit(make, (1e200 * x, 1e200 * y), Gaussian(1e-3), members=2, epochs=2, seed=7, progress=False)
+
+    def test_bad_arguments(self):
+        with pytest.raises(ValueError, match="members is 0"):
+            ensemble.fit(make, regression(), Gaussian(), members=0, epochs=1)
+        with pytest.raises(ValueError, match="2 different architectures"):
+            ensemble.of([mlp(), mlp(hidden=4)], regression(), Gaussian())
+        with pytest.raises(ValueError, match="at least one network"):
+            ensemble.of([], regression(), Gaussian())
+
+    def test_a_network_with_batch_norm_keeps_the_statistics_of_each_member(self):
+        models = []
+        for shift in (0.0, 2.0):
+            model = seeded(lambda: nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Linear(5, 2)))
+            with torch.no_grad():
+                model[1].running_mean.fill_(shift)
+            models.append(model.eval())
+        x = normals(11, 3, seed=7)
+        found = ensemble.of(models, regression(), Gaussian(0.3)).functions(x)
+        assert torch.allclose(found, torch.stack([model(x).detach() for model in models]))
