@@ -19,8 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from lapwing.bayes.likelihoods import Gaussian, Likelihood
-from lapwing.bayes.network_draws import NO_NOISE
+from lapwing.bayes.likelihoods import NO_NOISE, Gaussian, Likelihood
 from lapwing.bayes.noise import SAMPLE, Noise
 from lapwing.bayes.posterior import LINK
 from lapwing.bayes.predictive import Labels, Prediction

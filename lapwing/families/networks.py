@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Any, Protocol, final
+from typing import Any, Protocol, cast, final
 
 import numpy as np
 import scipy.optimize
@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from lapwing.bayes.likelihoods import Gaussian, Likelihood
-from lapwing.bayes.posterior import NO_NOISE
+from lapwing.bayes.likelihoods import NO_NOISE, Gaussian, Likelihood
 from lapwing.bayes.predictive import Labels, Prediction
 from lapwing.bayes.spreads import of_draws
 from lapwing.network.shuffling import Source
@@ -76,10 +75,10 @@ def prediction(
     mean, draws = functions.mean(0), len(functions)
     variance = functions.var(0, correction=0 if mixture or draws == 1 else 1)
     error = None if mixture or draws == 1 else variance * (2 / (draws - 1)) ** 0.5
-    labels, noise = None, NO_NOISE
+    labels, noise = None, cast(Tensor | str, NO_NOISE)
     if isinstance(likelihood, Gaussian):
         known = likelihood.variance_at(mean.shape[1] if mean.ndim > 1 else None)
-        noise = known.to(mean) if isinstance(known, Tensor) else known  # type: ignore[assignment]
+        noise = known.to(mean) if isinstance(known, Tensor) else known
     else:
         labels = Labels(likelihood, "monte carlo", of_draws(functions - mean))
     return Prediction(mean, variance, prior_variance, noise, functions, error, seed=seed, labels=labels)
