@@ -27,6 +27,7 @@ _HOME = {
     "GPrior": "bayes.priors",
     "Gamma": "bayes.likelihoods",
     "Gaussian": "bayes.likelihoods",
+    "HeteroscedasticGaussian": "bayes.likelihoods",
     "Isotropic": "bayes.priors",
     "KFAC": "bayes.methods",
     "Krylov": "bayes.methods",
@@ -34,6 +35,7 @@ _HOME = {
     "LowRank": "bayes.methods",
     "Noise": "bayes.noise",
     "PerGroup": "bayes.priors",
+    "Poisson": "bayes.likelihoods",
     "Posterior": "bayes.posterior",
     "Prediction": "bayes.predictive",
     "SGD": "bayes.methods",
@@ -41,9 +43,11 @@ _HOME = {
     "infer": "bayes.inference",
     "laplace_approximation": "bayes.approximation",
     "last_layer": "network.parameters",
+    "likelihood": "bayes.likelihoods",
     "linearise": "network.linearisation",
     "load": "network.files",
     "subnetwork": "network.subnetwork",
+    "train_with_evidence": "families.evidence_training",
     "weights_only": "network.parameters",
 }
 
