@@ -256,7 +256,7 @@ class Jacobian(LinearOperator):
         item, sizes = self.like.element_size(), network.layout.sizes
         del outputs
         if columns < self.plan.factored_from:  # tangents of a chunk go along, with the patches of their convolutions
-            return len(batch) * each * 1.4 * (1 + self.plan.chunk) + 3 * item * sum(sizes) * self.plan.chunk
+            return len(batch) * each * (1 + self.plan.chunk) + 3 * item * sum(sizes) * self.plan.chunk
         found = factor(lambda weights: network(weights, few), network.chosen(), columns)
         data = min(len(batch), self.plan.data)
         summed = 2 * item * sum(sizes) * columns + 4 * item * max(sizes) * min(columns, COLUMNS)
