@@ -412,3 +412,39 @@ def test_noise_per_datum_is_given_with_the_held_out_data(method):
         fit(model, (inputs, targets), Gaussian(), validation=(held, wanted, their_std))
     with pytest.raises(ValueError, match=r"validation=\(inputs, targets, noise_std\)"):
         fit(model, (inputs, targets), Gaussian(noise_std), validation=(held, wanted))
+
+
+@pytest.mark.parametrize(
+    "name", ["poisson", "poisson, one output", "heteroscedastic", "heteroscedastic, several targets"]
+)
+@pytest.mark.parametrize("method", [Exact(), CG(rtol=1e-10)], ids=["exact", "cg"])
+def test_a_saved_posterior_predicts_the_same(name, method, tmp_path):
+    case = CASES[name]
+    model, inputs = case.problem()
+    posterior = fit(model, (inputs, case.targets), case.of, prior=Isotropic(1.2), draws=3, method=method)
+    loaded = lw.load(posterior.save(tmp_path / "posterior.safetensors"), model)
+    new, targets = normal(7, 3, seed=20), case.targets
+    assert loaded.likelihood == case.of
+    torch.testing.assert_close(loaded.predict(new).log_prob(targets), posterior.predict(new).log_prob(targets))
+
+
+@pytest.mark.parametrize("name", ["poisson", "heteroscedastic", "your own", "your own, several outputs"])
+def test_leaving_a_datum_out_is_one_newton_step_from_the_mode(name):
+    case = CASES[name]
+    model, inputs = case.problem()
+    posterior = fit(model, (inputs, case.targets), case.of, prior=Isotropic(1.2), draws=2)
+    found = posterior.leave_one_out()
+    _, jacobian, w, _ = dense_loss(case, 1.2)
+    offset, theta, c = model(inputs).detach().reshape(-1) - jacobian @ w, posterior.mean, case.outputs
+    outputs = (offset + jacobian @ theta).reshape(7, c)
+    b = curvature(case, outputs)
+    slope = torch.func.grad(lambda f: case.log_density(f, case.targets).sum())(outputs)
+    for i in (0, 4):
+        own = slice(i * c, (i + 1) * c)
+        rest = torch.tensor([k for k in range(7 * c) if not own.start <= k < own.stop])
+        system = 1.2 * torch.eye(len(w)).double() + jacobian[rest].mT @ b[rest][:, rest] @ jacobian[rest]
+        step = torch.linalg.solve(system, jacobian[own].mT @ slope[i])  # the gradient of the loss of the others there
+        expected = outputs[i] - jacobian[own] @ step
+        torch.testing.assert_close(found.mean[i].reshape(-1), expected, rtol=1e-4, atol=1e-4)
+        variance = (jacobian[own] @ torch.linalg.solve(system, jacobian[own].mT)).diagonal()
+        torch.testing.assert_close(found.epistemic_variance[i].reshape(-1), variance, rtol=1e-4, atol=1e-5)
