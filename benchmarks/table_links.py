@@ -41,6 +41,11 @@ out. The truth is the integral itself, by quadrature or by two million draws, an
 
 {errors(parts["links"])}
 
+The default costs next to nothing and is the best of the closed forms; Monte Carlo is the one to take where inputs are far
+from the data and classes are many. The bridges are as published: they take the logits as conditioned on their sum being
+zero, so that a constant added to all logits, which no softmax notices, moves them wherever classes differ in variance, as
+they do here. They are for comparison.
+
 Written by `benchmarks/table.py` from `benchmarks/results/links.jsonl`; run it again with `python
 benchmarks/bench_links.py --force`. Covariances are those of random factors: those of your network may be kinder or not, and
 `link="monte carlo"` beside the default tells.
