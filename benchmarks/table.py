@@ -1,9 +1,10 @@
-"""Write docs/benchmarks.md from the results; `--check` only says whether it is up to date."""
+"""Write docs/benchmarks.md and docs/links.md from the results; `--check` only says whether they are up to date."""
 
 import sys
 from pathlib import Path
 
 import harness
+import table_links as links
 import table_networks as networks
 
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
@@ -207,11 +208,15 @@ are the targets, their weights and temporaries of that length.
 {networks.page(parts)}"""
 
 
+def pages() -> dict[Path, str]:
+    """Every page that is made from results."""
+    parts = {path.stem: harness.read(path) for path in sorted(harness.RESULTS.glob("*.jsonl"))}
+    return {PAGE: page(), PAGE.parent / "links.md": links.page(parts)}
+
+
 if __name__ == "__main__":
-    if "--check" in sys.argv:
-        sys.exit(
-            0
-            if PAGE.read_text() == page()
-            else "docs/benchmarks.md is not what the results say: run benchmarks/table.py"
-        )
-    PAGE.write_text(page())
+    for path, text in pages().items():
+        if "--check" not in sys.argv:
+            path.write_text(text)
+        elif path.read_text() != text:
+            sys.exit(f"docs/{path.name} is not what the results say: run benchmarks/table.py")

@@ -66,7 +66,7 @@ def _by_labels(
         spread = over_ratio(posterior.belief, features, tuple(outputs.shape), posterior.prior_noise(), posterior.seed)
         curve, at_temperature = tuning.held_out_labels(
             tangent.likelihood, link, outputs, labels, spread, posterior.evidence_problem(),
-            with_evidence=tangent.is_cheap, temperature=temperature,
+            with_evidence=tangent.is_cheap and tangent.likelihood.curvature == "Hessian", temperature=temperature,
         )  # fmt: skip
     elif temperature == "tune":
         raise ValueError("temperature='tune' takes a posterior by Exact() or Krylov(): CG and SGD solve one at a time")

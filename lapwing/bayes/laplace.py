@@ -134,7 +134,15 @@ class Tangent:
 
         def at_the_mode(at: Precisions) -> Moments:
             nonlocal near
-            near = self.mode(at.prior, near)
+            try:
+                near = self.mode(at.prior, near)
+            except FloatingPointError as failure:
+                if self.likelihood.curvature == "Hessian":
+                    raise
+                raise ValueError(
+                    "under a wide prior this likelihood has no mode: data fitted perfectly, with a variance of "
+                    "zero, have no bound on their density; pass validation=(x, y), or a prior with a precision"
+                ) from failure
             fit = torch.tensor([-2 * near.mode.log_prob], dtype=torch.float64)
             return replace(gaussian(at), residual=fit, weights=self.energies(near))
 

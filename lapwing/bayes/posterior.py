@@ -390,11 +390,11 @@ def with_mode(posterior: Posterior, near: AtMode | None = None) -> Posterior:
     if tangent is None or posterior.at_mode is not None or _at_weights(posterior.statistics):
         return posterior
     log_det = -2 * posterior.evidence_parts.occam
-    if tangent.lost:
+    found = None if tangent.lost else _mode(posterior, tangent, near)
+    if found is None:
         unknown = replace(posterior.evidence_parts, fit=float("nan"), penalty=float("nan"))
         lost = torch.full_like(posterior.mean, torch.nan)
         return replace(posterior, mean=lost, evidence_parts=unknown, log_evidence=Estimate(float("nan")))
-    found = tangent.mode(posterior.prior.precision, near, _preconditioner(posterior, tangent))
     parts = tangent.parts(found, log_det)
     error = posterior.log_evidence.standard_error
     return replace(
@@ -402,6 +402,16 @@ def with_mode(posterior: Posterior, near: AtMode | None = None) -> Posterior:
         log_evidence=Estimate(parts.total, error),
         diagnostics={**posterior.diagnostics, "mode_gap": found.mode.gap, "mode_steps": found.mode.steps},
     )  # fmt: skip
+
+
+def _mode(posterior: Posterior, tangent: Tangent, near: AtMode | None) -> AtMode | None:
+    """The mode, or None where a loss that is not convex has none to be found: predictions do without it."""
+    try:
+        return tangent.mode(posterior.prior.precision, near, _preconditioner(posterior, tangent))
+    except FloatingPointError:
+        if tangent.likelihood.curvature == "Hessian":
+            raise
+        return None
 
 
 def _preconditioner(posterior: Posterior, tangent: Tangent) -> Preconditioner | None:

@@ -111,7 +111,7 @@ def held_out_labels(
     def cooled(ratio: float, log_temperature: float) -> float:
         cool, known = float(np.exp(-log_temperature)), spread(ratio)
         predictive = likelihood.predictive(checked(likelihood, link), cool * outputs, known.scaled(cool))
-        return float(predictive.log_prob(targets).clamp_min(LEAST).sum()) / len(targets)
+        return float(predictive.log_prob(targets).nan_to_num(nan=LEAST).clamp_min(LEAST).sum()) / len(targets)
 
     def density(ratio: float) -> tuple[float, float]:
         if temperature != "tune":

@@ -44,7 +44,8 @@ class Case:
 
 def gaussian_heads(f: Tensor, y: Tensor) -> Tensor:
     half = f.shape[-1] // 2
-    return DISTRIBUTIONS.Normal(f[..., :half], (f[..., half:] / 2).exp()).log_prob(y.reshape(*f.shape[:-1], half))
+    std = (f[..., half:] / 2).exp()
+    return DISTRIBUTIONS.Normal(f[..., :half], std, validate_args=False).log_prob(y.reshape(*f.shape[:-1], half))
 
 
 def exponential(f: Tensor, y: Tensor) -> Tensor:
@@ -152,9 +153,9 @@ def test_covariance_mode_and_evidence_agree_with_dense_references(name):
     torch.testing.assert_close(prediction.epistemic_variance, case.of.observed(blocks.diagonal(dim1=1, dim2=2)))
     torch.testing.assert_close(prediction.mean, case.of.observed(model(new).detach()))
     mode = dense_mode(loss, w.clone())
-    if case.expected:  # steps by the expected curvature end within 1e-9 nats, and the loss curves by 0.8 or more
-        assert 0.0 <= float(loss(posterior.mean) - loss(mode)) + 1e-11 < 1e-9
-        torch.testing.assert_close(posterior.mean, mode, rtol=0, atol=(2e-9 / 0.8) ** 0.5)
+    if case.expected:  # steps end where one more gains 1e-10 nats, a share of all; the loss curves by 0.8 or more
+        assert -1e-11 <= float(loss(posterior.mean) - loss(mode)) < 1e-8
+        torch.testing.assert_close(posterior.mean, mode, rtol=0, atol=(2e-8 / 0.8) ** 0.5)
     else:
         torch.testing.assert_close(posterior.mean, mode, rtol=1e-5, atol=1e-6)
     evidence = -float(loss(mode)) - 0.5 * float(torch.linalg.slogdet(system / 0.9)[1])
@@ -168,6 +169,10 @@ def test_covariance_mode_and_evidence_agree_with_dense_references(name):
 def test_the_tuned_precision_maximises_the_dense_evidence_at_the_mode(name):
     case = CASES[name]
     model, inputs = case.problem()
+    if case.expected:  # seven data with a variance of their own each: nothing bounds their density
+        with pytest.raises(ValueError, match="has no mode"):
+            fit(model, (inputs, case.targets), case.of, prior=Isotropic(), draws=2)
+        return
     posterior = fit(model, (inputs, case.targets), case.of, prior=Isotropic(), draws=2)
     alpha = float(posterior.prior.precision)
     start = posterior.mean  # where the loss has several minima, the one that was found
@@ -184,10 +189,11 @@ def test_the_tuned_precision_maximises_the_dense_evidence_at_the_mode(name):
         assert evidence(alpha) >= max(evidence(alpha * 0.9), evidence(alpha * 1.1))
 
 
-@pytest.mark.parametrize(
-    "method", [Exact(), Krylov(rtol=1e-6), CG(rtol=1e-8)], ids=lambda method: type(method).__name__
-)
-@each_likelihood
+HELD_OUT = [(name, method) for name in CASES for method in (Exact(), Krylov(rtol=1e-6))]
+HELD_OUT += [(name, CG(rtol=1e-8)) for name in ("poisson", "multi-label", "your own")]
+
+
+@pytest.mark.parametrize(("name", "method"), HELD_OUT, ids=[f"{name}, {type(m).__name__}" for name, m in HELD_OUT])
 def test_held_out_tuning_finds_the_best_point_of_its_own_predictions(name, method):
     case = CASES[name]
     model, inputs = case.problem()
@@ -199,7 +205,7 @@ def test_held_out_tuning_finds_the_best_point_of_its_own_predictions(name, metho
     posterior = fit(model, data, case.of, prior=Isotropic(), validation=(held, labels), method=method, draws=24)
 
     def score(precision: float) -> float:
-        found = posterior.at(precision=precision).predict(held)
+        found = posterior.at_multiple(precision / best, 1.0, mode=False).predict(held)
         return float(found.log_prob(labels).sum()) / len(labels)
 
     curve, best = posterior.curve, float(posterior.prior.precision)
@@ -345,7 +351,7 @@ def test_what_cannot_be_done_says_so(tmp_path):
         posterior.tune((inputs, case.targets), link="bridge")
     with pytest.raises(ValueError, match="a record holds numbers with Gaussian noise or class labels"):
         recording.predict(posterior, inputs)
-    assert recording.influence(posterior, inputs, case.targets) is None
+    assert recording.influence(posterior, case.targets) is None
     with pytest.raises(ValueError, match="not Poisson"):
         variational.fit(model, (inputs, case.targets), case.of, epochs=1)
     with pytest.raises(ValueError, match="outputs is 0"):
@@ -412,3 +418,39 @@ def test_noise_per_datum_is_given_with_the_held_out_data(method):
         fit(model, (inputs, targets), Gaussian(), validation=(held, wanted, their_std))
     with pytest.raises(ValueError, match=r"validation=\(inputs, targets, noise_std\)"):
         fit(model, (inputs, targets), Gaussian(noise_std), validation=(held, wanted))
+
+
+@pytest.mark.parametrize(
+    "name", ["poisson", "poisson, one output", "heteroscedastic", "heteroscedastic, several targets"]
+)
+@pytest.mark.parametrize("method", [Exact(), CG(rtol=1e-10)], ids=["exact", "cg"])
+def test_a_saved_posterior_predicts_the_same(name, method, tmp_path):
+    case = CASES[name]
+    model, inputs = case.problem()
+    posterior = fit(model, (inputs, case.targets), case.of, prior=Isotropic(1.2), draws=3, method=method)
+    loaded = lw.load(posterior.save(tmp_path / "posterior.safetensors"), model)
+    new, targets = normal(7, 3, seed=20), case.targets
+    assert loaded.likelihood == case.of
+    torch.testing.assert_close(loaded.predict(new).log_prob(targets), posterior.predict(new).log_prob(targets))
+
+
+@pytest.mark.parametrize("name", ["poisson", "heteroscedastic", "your own", "your own, several outputs"])
+def test_leaving_a_datum_out_is_one_newton_step_from_the_mode(name):
+    case = CASES[name]
+    model, inputs = case.problem()
+    posterior = fit(model, (inputs, case.targets), case.of, prior=Isotropic(1.2), draws=2)
+    found = posterior.leave_one_out()
+    _, jacobian, w, _ = dense_loss(case, 1.2)
+    offset, theta, c = model(inputs).detach().reshape(-1) - jacobian @ w, posterior.mean, case.outputs
+    outputs = (offset + jacobian @ theta).reshape(7, c)
+    b = curvature(case, outputs)
+    slope = torch.func.grad(lambda f: case.log_density(f, case.targets).sum())(outputs)
+    for i in (0, 4):
+        own = slice(i * c, (i + 1) * c)
+        rest = torch.tensor([k for k in range(7 * c) if not own.start <= k < own.stop])
+        system = 1.2 * torch.eye(len(w)).double() + jacobian[rest].mT @ b[rest][:, rest] @ jacobian[rest]
+        step = torch.linalg.solve(system, jacobian[own].mT @ slope[i])  # the gradient of the loss of the others there
+        expected = outputs[i] - jacobian[own] @ step
+        torch.testing.assert_close(found.mean[i].reshape(-1), expected, rtol=1e-4, atol=1e-4)
+        variance = (jacobian[own] @ torch.linalg.solve(system, jacobian[own].mT)).diagonal()
+        torch.testing.assert_close(found.epistemic_variance[i].reshape(-1), variance, rtol=1e-4, atol=1e-5)
