@@ -36,7 +36,12 @@ from lapwing.linalg.spectral import Spectrum
 
 FORMAT = 2  # 1 had no checksum, and what `at` and `tune` need for Exact() alone
 READABLE = (1, 2)
-CURVED = {kind.__name__: kind for kind in (likelihoods.Categorical, likelihoods.Bernoulli)}
+CURVED: dict[str, Any] = {
+    kind.__name__: kind
+    for kind in (
+        likelihoods.Categorical, likelihoods.Bernoulli, likelihoods.Poisson, likelihoods.HeteroscedasticGaussian,
+    )
+}  # fmt: skip
 
 
 @final
@@ -240,9 +245,8 @@ def _tangent(stored: Stored, prior: DiagonalPrior) -> Tangent | None:
         raise ValueError(f"{stored.path}: unknown likelihood {found['name']!r}")
     likelihood = CURVED[found["name"]](**options)
     if "loss.design" not in stored.tensors:
-        empty = LinearModel(
-            torch.zeros(2, 1).double(), torch.zeros(1 if found["name"] == "Categorical" else 2), likelihood
-        )
+        targets = torch.zeros(likelihood.targets_shape(torch.Size((1, 2))))
+        empty = LinearModel(torch.zeros(2, 1).double(), targets, likelihood)
         return Tangent(empty, likelihood, prior, empty.features, torch.zeros(1).double(), None, lost=True)
     design = Dense(stored.tensor("loss.design"))
     model = LinearModel(

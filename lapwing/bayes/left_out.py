@@ -30,7 +30,7 @@ def left_out_labels(posterior: Posterior, tangent: Tangent, mean: Mean) -> Leave
     outputs, covariance, prior = (_at_mode if mean == "linear" else _at_network)(posterior, tangent)
     shape, (n, m, _) = outputs.shape, covariance.shape
     units = torch.eye(m, dtype=torch.float64).expand(n, m, m).reshape(*shape, m)
-    curvature = of.hessian_product(outputs, units, model.weights).reshape(n, m, m)
+    curvature = of.hessian_product(outputs, units, model.weights, model.targets).reshape(n, m, m)
     slope = of.gradient(outputs, model.targets, model.weights).reshape(n, m, 1)
     kept = torch.eye(m, dtype=torch.float64) - covariance @ curvature
     if not bool((torch.linalg.eigvals(kept).real > 0).all()):
@@ -43,9 +43,9 @@ def left_out_labels(posterior: Posterior, tangent: Tangent, mean: Mean) -> Leave
     variance = wider.diagonal(dim1=1, dim2=2).reshape(shape)
     spread = Spread(variance, wider if len(shape) > 1 else None, seed=posterior.seed)
     prediction = Prediction(
-        mean=without, epistemic_variance=variance, prior_variance=prior.reshape(shape), seed=posterior.seed,
-        noise_variance="class labels have no aleatoric variance: use entropy − mutual_information",
-        labels=Labels(of, posterior.link, spread, posterior.temperature),
+        mean=of.observed(without), epistemic_variance=of.observed(variance),
+        prior_variance=of.observed(prior.reshape(shape)), noise_variance=of.noise_variance(without, spread),
+        seed=posterior.seed, labels=Labels(of, posterior.link, spread, posterior.temperature, without),
     )  # fmt: skip
     return LeaveOneOut(
         leverage=(covariance * curvature.mT).sum((1, 2)),
