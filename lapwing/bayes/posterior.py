@@ -231,9 +231,12 @@ class Posterior:
         >>> posterior.leave_one_out().label_errors(1)
         tensor([2])
         """
-        structured = isinstance(self.statistics, Approximate) and (self.tangent is None or mean == "linear")
-        if structured or not self.belief.exact:
-            raise ValueError(f"leave-one-out predictions need the exact leverages of method=Exact(): {NO_CLOSED_FORM}")
+        if isinstance(self.statistics, Approximate) and (self.tangent is None or mean == "linear"):
+            raise ValueError(
+                "leave-one-out predictions need the leverages of method=Exact(): a structure has rough ones"
+            )
+        if not self.belief.exact:
+            raise ValueError(f"leave-one-out predictions need the leverages of method=Exact(): {NO_CLOSED_FORM}")
         model = self.training_model("leave-one-out predictions")
         if self.tangent is not None:
             return left_out_labels(self, self.tangent, mean)
