@@ -19,8 +19,9 @@ from lapwing.bayes.laplace import check_not_interpolating, surrogate, tangent
 from lapwing.bayes.likelihoods import Curved, Gaussian
 from lapwing.bayes.linear_model import LinearModel
 from lapwing.bayes.methods import CG, SGD, Exact, Krylov, LowRank, Method, Structural
+from lapwing.bayes.modes import with_mode
 from lapwing.bayes.noise import Noise
-from lapwing.bayes.posterior import Posterior, assemble, with_mode
+from lapwing.bayes.posterior import Posterior, assemble
 from lapwing.bayes.priors import DiagonalPrior, GPrior, PerGroup, Prior, resolve
 from lapwing.bayes.solving import BLOCK_ELEMENTS, Task, in_double, solve, stored_features
 from lapwing.bayes.statistics import (

@@ -11,26 +11,26 @@ import torch
 from torch import Tensor
 
 from lapwing.bayes import evidence, held_out, tuning, verification
-from lapwing.bayes.approximate import Approximate, AtWeights, Nearby
+from lapwing.bayes.approximate import Approximate
 from lapwing.bayes.description import described
 from lapwing.bayes.evidence import EvidenceParts, Precisions
 from lapwing.bayes.iterative import Drawn, Sampler
-from lapwing.bayes.laplace import LOST, AtMode, Known, Tangent
+from lapwing.bayes.laplace import LOST, AtMode, Tangent
 from lapwing.bayes.leave_one_out import LeaveOneOut, leave_one_out
 from lapwing.bayes.left_out import NO_NETWORK, Mean, influence, left_out_labels
 from lapwing.bayes.likelihoods import Gaussian, Likelihood
 from lapwing.bayes.linear_model import Centre, LinearModel, check_finite
 from lapwing.bayes.links import Link
+from lapwing.bayes.modes import at_weights, told_of_space, with_mode
 from lapwing.bayes.network_draws import network_draws
 from lapwing.bayes.noise import PRIOR, SAMPLE, Noise
 from lapwing.bayes.predictive import Labels, Prediction
 from lapwing.bayes.priors import DiagonalPrior
 from lapwing.bayes.spreads import Seen, seen
-from lapwing.bayes.statistics import NO_CLOSED_FORM, Ritz, Statistics, Whitened, converged, whiten
+from lapwing.bayes.statistics import NO_CLOSED_FORM, Statistics, Whitened, converged, whiten
 from lapwing.bayes.verification import Verification
 from lapwing.linalg.estimators import Estimate
 from lapwing.linalg.operators import LinearOperator
-from lapwing.linalg.solvers import Preconditioner
 
 LINK: Link = "full probit"
 ROUGH = 0.05  # draws by CG or SGD whose error bound is larger are reported as not converged
@@ -231,9 +231,12 @@ class Posterior:
         >>> posterior.leave_one_out().label_errors(1)
         tensor([2])
         """
-        structured = isinstance(self.statistics, Approximate) and (self.tangent is None or mean == "linear")
-        if structured or not self.belief.exact:
-            raise ValueError(f"leave-one-out predictions need the exact leverages of method=Exact(): {NO_CLOSED_FORM}")
+        if isinstance(self.statistics, Approximate) and (self.tangent is None or mean == "linear"):
+            raise ValueError(
+                "leave-one-out predictions need the leverages of method=Exact(): a structure has rough ones"
+            )
+        if not self.belief.exact:
+            raise ValueError(f"leave-one-out predictions need the leverages of method=Exact(): {NO_CLOSED_FORM}")
         model = self.training_model("leave-one-out predictions")
         if self.tangent is not None:
             return left_out_labels(self, self.tangent, mean)
@@ -305,7 +308,7 @@ class Posterior:
             group_of, one = torch.zeros_like(self.prior.group_of), torch.ones(1).double()
             tied = DiagonalPrior(self.belief.std, group_of, one, ("all",))
             problem = evidence.problem((self.belief.statistics,), tied)
-        if self.tangent is None or _at_weights(self.statistics):
+        if self.tangent is None or at_weights(self.statistics):
             return problem
         multiple = self.tangent.in_multiples(self.prior.precision)
         return replace(
@@ -355,7 +358,9 @@ def assemble(
         normals = Noise(like.seed, PRIOR).rows(0, len(prior.scale), known[0].noise.shape[1])
         belief = whiten(known, prior, noise_precision, normals)
         parts, mean = evidence.problem(known, prior).parts(precisions), belief.mean
-        diagnostics |= _told(known[0], prior, noise_precision, settled=diagnostics["converged"] or tuned_by == "given")
+        diagnostics |= told_of_space(
+            known[0], prior, noise_precision, settled=diagnostics["converged"] or tuned_by == "given"
+        )
         gamma, log_det = belief.trace_of(lambda k: k / (1 + k)), belief.trace_of(torch.log1p)
     posterior = Posterior(
         statistics=known, prior=prior, noise_precision=noise_precision, given=like.given, outputs=like.outputs,
@@ -369,56 +374,3 @@ def assemble(
     link = like.link if like.link in links else links[0]
     posterior = replace(posterior, tangent=like.tangent, link=link, temperature=like.temperature)
     return with_mode(posterior, like.at_mode) if mode else posterior
-
-
-def _told(known: Statistics, prior: DiagonalPrior, noise_precision: Tensor, settled: bool) -> dict[str, Any]:
-    """What diagnostics say of a Krylov space at these precisions: it may be too small where it cannot grow."""
-    alpha = float(prior.precision[0])
-    if not isinstance(known.basis, Ritz) or alpha == float("inf"):
-        return {}
-    error = known.basis.error(alpha, float(noise_precision[0]))
-    return {"error_bound": error, "converged": settled and error <= known.basis.rtol}
-
-
-def _at_weights(known: Any) -> bool:
-    return isinstance(known, Approximate) and isinstance(known.fits, AtWeights)
-
-
-def with_mode(posterior: Posterior, near: AtMode | None = None) -> Posterior:
-    """The same posterior with the mode and the evidence of its own likelihood, where it is not Gaussian."""
-    tangent = posterior.tangent
-    if tangent is None or posterior.at_mode is not None or _at_weights(posterior.statistics):
-        return posterior
-    log_det = -2 * posterior.evidence_parts.occam
-    found = None if tangent.lost else _mode(posterior, tangent, near)
-    if found is None:
-        unknown = replace(posterior.evidence_parts, fit=float("nan"), penalty=float("nan"))
-        lost = torch.full_like(posterior.mean, torch.nan)
-        return replace(posterior, mean=lost, evidence_parts=unknown, log_evidence=Estimate(float("nan")))
-    parts = tangent.parts(found, log_det)
-    error = posterior.log_evidence.standard_error
-    return replace(
-        posterior, at_mode=found, mean=tangent.weights(found), evidence_parts=parts,
-        log_evidence=Estimate(parts.total, error),
-        diagnostics={**posterior.diagnostics, "mode_gap": found.mode.gap, "mode_steps": found.mode.steps},
-    )  # fmt: skip
-
-
-def _mode(posterior: Posterior, tangent: Tangent, near: AtMode | None) -> AtMode | None:
-    """The mode, or None where a loss that is not convex has none to be found: predictions do without it."""
-    try:
-        return tangent.mode(posterior.prior.precision, near, _preconditioner(posterior, tangent))
-    except FloatingPointError:
-        if tangent.likelihood.curvature == "Hessian":
-            raise
-        return None
-
-
-def _preconditioner(posterior: Posterior, tangent: Tangent) -> Preconditioner | None:
-    """The Krylov space or the structure of a posterior, which knows the curvature at the outputs of the network."""
-    belief = posterior.belief
-    if isinstance(posterior.statistics, Approximate) and isinstance(belief, Whitened) and tangent.row_space is None:
-        return Nearby(replace(belief.spectrum, values=belief.values))
-    if isinstance(belief, Whitened) and isinstance(belief.statistics.basis, Ritz):
-        return Known(belief.statistics.basis, belief.values)
-    return None

@@ -86,18 +86,15 @@ def _more(posterior: Posterior, data: Any) -> LinearModel:
     inputs = batches[0] if pair else batches
     targets = as_tensor(batches[1]) if pair else torch.cat([as_tensor(batch[1]) for batch in batches])
     features, centre, of = posterior.features_of(inputs), posterior.centre, posterior.tangent
-    shape: tuple[int, ...] = (-1,) if posterior.outputs is None else (-1, posterior.outputs)
-    if targets.numel() != features.shape[0] and not (of and features.shape[0] % len(targets) == 0):
-        raise ValueError(
-            f"targets of shape {tuple(targets.shape)} do not fit the {features.shape[0]} outputs at these inputs"
-        )
+    rows, m = features.shape[0], posterior.outputs
+    outputs_shape = torch.Size((rows,) if m is None else (rows // m, m))
+    shape = outputs_shape if of is None else of.likelihood.targets_shape(outputs_shape)
+    if targets.numel() != shape.numel():
+        raise ValueError(f"targets of shape {tuple(targets.shape)} do not fit the {rows} outputs at these inputs")
     offset = None
     if centre is not None:
-        outputs = centre.outputs_at(inputs).double()
-        offset = outputs.reshape(-1) - (features @ centre.weights.to(features.like)).double()
-        shape = tuple(of.targets_shape(outputs)) if of else shape
-    elif of is not None and not of.model.targets.is_floating_point():
-        shape = (-1,)
+        outputs = centre.outputs_at(inputs).double().reshape(-1)
+        offset = outputs - (features @ centre.weights.to(features.like)).double()
     targets = targets.reshape(shape)
     if of is None and offset is not None:
         targets = targets.double() - offset.reshape(targets.shape)

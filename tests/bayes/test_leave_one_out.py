@@ -5,6 +5,7 @@ import torch
 from torch import Tensor, nn
 
 import lapwing as lw
+from lapwing.bayes.likelihoods import HeteroscedasticGaussian, Poisson, likelihood
 
 PRECISION = 0.8
 
@@ -15,19 +16,22 @@ def normal(*shape: int, seed: int) -> Tensor:
 
 def labelled(kind: str, n: int = 23, d: int = 5) -> tuple[Tensor, Tensor, Tensor]:
     """Features (n, m, d), targets and uneven counts."""
-    m = {"classes": 3, "labels": 2, "one label": 1}[kind]
+    m = {"classes": 3, "labels": 2, "one label": 1, "counts": 2}[kind]
     features = normal(n, m, d, seed=1)
     if kind == "one label":
         features = features[:, 0]
     logits = features @ normal(d, seed=2)
     noisy = logits + normal(*logits.shape, seed=3)
     targets = noisy.argmax(1) if kind == "classes" else (noisy > 0).double()
+    targets = noisy.exp().clamp_max(9).round() if kind == "counts" else targets
     return features, targets, 0.5 + torch.rand(n, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
 
 
 def log_probs(kind: str, outputs: Tensor, targets: Tensor) -> Tensor:  # (n,)
     if kind == "classes":
         return -nn.functional.cross_entropy(outputs, targets, reduction="none")
+    if kind == "counts":
+        return (targets * outputs - outputs.exp()).sum(1)
     each = -nn.functional.binary_cross_entropy_with_logits(outputs, targets, reduction="none")
     return each.reshape(len(targets), -1).sum(1)
 
@@ -50,11 +54,11 @@ def newton(value, theta: Tensor, steps: int) -> Tensor:
     return theta
 
 
-KINDS = ["classes", "labels", "one label"]
+KINDS = ["classes", "labels", "one label", "counts"]
 
 
 def inferred(kind, features, targets, counts, n):
-    likelihood = lw.Categorical() if kind == "classes" else lw.Bernoulli()
+    likelihood = {"classes": lw.Categorical(), "counts": Poisson()}.get(kind, lw.Bernoulli())
     model = lw.LinearModel(features.reshape(-1, features.shape[-1]), targets, likelihood, weights=counts)
     return lw.infer(model, prior=lw.Isotropic(PRECISION))
 
@@ -212,6 +216,38 @@ def test_influence_from_the_network_has_the_shape_of_its_outputs():
     )
 
 
+def test_mean_and_variance_heads_are_left_out_by_one_step_of_the_fisher_information():
+    model, x, y = network(2), normal(17, 3, seed=5), normal(17, seed=6)
+    posterior = lw.fit(model, (x, y), HeteroscedasticGaussian(), prior=lw.Isotropic(2.0))
+    found = posterior.leave_one_out(mean="network")
+    weights = dict(model.named_parameters())
+    jacobian = torch.func.jacrev(lambda w: torch.func.functional_call(model, w, (x,)))(weights)
+    J = torch.cat([part.reshape(17, 2, -1) for part in jacobian.values()], 2).detach()
+    mean, log_variance = model(x).detach().unbind(1)
+    B = torch.diag_embed(torch.stack([(-log_variance).exp(), torch.full_like(mean, 0.5)], 1))
+    error = (y - mean) * (-log_variance).exp()
+    slope = torch.stack([error, 0.5 * ((y - mean) * error - 1)], 1)
+    H = 2.0 * torch.eye(J.shape[2]).double() + torch.einsum("nap,nab,nbq->pq", J, B, J)
+    for i in (0, 9):
+        step = torch.linalg.solve(H - J[i].mT @ B[i] @ J[i], J[i].mT @ slope[i])
+        torch.testing.assert_close(found.mean[i], model(x[i]).detach() - J[i] @ step, rtol=1e-8, atol=1e-9)
+    assert found.prediction.mean.shape == (17,)
+    assert bool(found.log_density.isfinite().all())
+
+
+def test_a_likelihood_of_your_own_is_left_out_as_the_one_it_equals():
+    features, targets, counts = labelled("one label")
+    own = likelihood(lambda f, y: -nn.functional.softplus(f) + y * f)
+    given = {"prior": lw.Isotropic(PRECISION)}
+    one, other = (
+        lw.infer(lw.LinearModel(features, targets, of, weights=counts), **given).leave_one_out()
+        for of in (own, lw.Bernoulli())
+    )
+    torch.testing.assert_close(one.mean, other.mean, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(one.leverage, other.leverage, rtol=1e-6, atol=0)
+    torch.testing.assert_close(one.log_density.exp(), other.log_density.exp(), rtol=0, atol=0.02)  # the links differ
+
+
 def test_a_datum_of_weight_zero_changes_nothing():
     features, targets, counts = labelled("classes")
     counts[3] = 0
@@ -237,7 +273,7 @@ def test_what_cannot_be_asked_is_said(ask, message):
 @pytest.mark.parametrize("method", [lw.Krylov(), lw.CG(), lw.LowRank(3)], ids=["krylov", "cg", "low rank"])
 def test_methods_without_exact_leverages_refuse(method):
     model = lw.LinearModel(normal(19, 5, seed=1), normal(19, seed=2), lw.Gaussian(0.5))
-    with pytest.raises(ValueError, match=r"method=Exact\(\)"):
+    with pytest.raises(ValueError, match=r"leverages of"):
         lw.infer(model, method=method).leave_one_out()
 
 

@@ -11,6 +11,8 @@ from torch import nn
 
 import lapwing as lw
 from lapwing.bayes.files import _checksum
+from lapwing.bayes.likelihoods import HeteroscedasticGaussian, Poisson
+from lapwing.bayes.likelihoods import likelihood as of_your_own
 from lapwing.network.files import load
 
 
@@ -342,3 +344,26 @@ def test_draws_of_format_1_are_read():
     assert again.predict(x).draws.shape == (3, 12)
     with pytest.raises(ValueError, match="fit it again"):
         again.at(precision=2.0)
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["with its loss", "without"])
+@pytest.mark.parametrize("likelihood", [Poisson(), HeteroscedasticGaussian()], ids=["counts", "heads"])
+def test_counts_and_heads_are_kept(tmp_path, monkeypatch, likelihood, lost):
+    model, (x, y), (new, _), _ = problem("numbers")
+    targets = y.abs().round() if isinstance(likelihood, Poisson) else y[:, 0]
+    posterior = lw.fit(model, (x, targets), likelihood, prior=lw.GPrior(3.0))
+    if lost:
+        monkeypatch.setattr("lapwing.bayes.files.pack_loss", lambda tangent: {})
+    again = load(posterior.save(tmp_path / "p"), model)
+    for one, other in ((posterior, again), (posterior.at(precision=9.0), again.at(precision=9.0))):
+        first, second = one.predict(new), other.predict(new)
+        torch.testing.assert_close(second.epistemic_variance, first.epistemic_variance, rtol=1e-8, atol=1e-12)
+        assert type(other.likelihood) is type(likelihood)
+
+
+def test_a_likelihood_of_your_own_cannot_be_saved(tmp_path):
+    model, (x, y), _, _ = problem("numbers")
+    own = of_your_own(lambda f, y: -0.5 * (y - f).square())
+    posterior = lw.fit(model, (x, y), own, prior=lw.GPrior(3.0))
+    with pytest.raises(ValueError, match="cannot be saved"):
+        posterior.save(tmp_path / "p")

@@ -1,5 +1,6 @@
 """What laplace-torch 0.3 does where the migration page says that we differ, run in its own environment: writes one file."""
 
+import inspect
 import io
 import json
 import re
@@ -28,6 +29,7 @@ def page() -> dict:
 
 def differences() -> dict:
     from laplace import Laplace
+    from laplace.baselaplace import BaseLaplace
 
     torch.set_default_dtype(torch.float64)
     generator = torch.Generator().manual_seed(1)
@@ -69,7 +71,13 @@ def differences() -> dict:
     found["shapes"] = [list(la(x[:5])[1].shape), list(la(x[:5], pred_type="nn", link_approx="mc")[1].shape)]
     la = fitted(2, "regression", y)
     la.optimize_prior_precision(method="gridsearch", val_loader=loader(y, slice(40, 60)), pred_type="glm")
-    found["regression grid search"] = float(la.prior_precision)
+    found["regression metric"] = "MeanSquaredError" in inspect.getsource(BaseLaplace.optimize_prior_precision)
+    means = []
+    for precision in (1e-4, 1e4):
+        la.prior_precision = precision
+        means.append(la(x[:5])[0].detach())
+    found["regression mean moves with the precision"] = not torch.equal(*means)
+    found |= _grid_search(network, loader, x, classes)
     la = fitted(3, "classification", classes)
     twice = [la(x[:5], link_approx="mc", generator=torch.Generator().manual_seed(3)) for _ in range(2)]
     found["generator repeats"] = torch.equal(*twice)
@@ -112,6 +120,29 @@ def differences() -> dict:
         error = ((true.square() + torch.outer(variance, variance)) / 20_000).sqrt()
         found[f"z of {structure} samples"] = float(((samples.mT @ samples / 20_000 - true) / error).abs().max())
     return found
+
+
+def _grid_search(network, loader, x, classes) -> dict:
+    """What is chosen for an overconfident network, beside the best of scores made afresh and of their running means."""
+    from laplace import Laplace
+
+    model = network(3)
+    with torch.no_grad():
+        model[2].weight *= 8
+    la = Laplace(model, "classification", subset_of_weights="all", hessian_structure="full")
+    la.fit(loader(classes))
+    grid = {"log_prior_prec_min": -3, "log_prior_prec_max": 3, "grid_size": 31}
+    la.optimize_prior_precision(
+        method="gridsearch", pred_type="glm", link_approx="probit", val_loader=loader(classes, slice(40, 60)), **grid
+    )
+    chosen, scores = float(la.prior_precision), []
+    for precision in torch.logspace(-3, 3, 31):
+        la.prior_precision = precision
+        probs = la(x[40:], link_approx="probit").detach()
+        scores.append(-probs.log().gather(1, classes[40:, None]).mean())
+    running = torch.stack(scores).cumsum(0) / torch.arange(1, 32)
+    best = [float(torch.logspace(-3, 3, 31)[int(value.argmin())]) for value in (torch.stack(scores), running)]
+    return {"grid search": chosen, "best afresh": best[0], "best of running means": best[1]}
 
 
 def _flat(value):
