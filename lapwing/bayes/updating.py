@@ -93,8 +93,13 @@ def _more(posterior: Posterior, data: Any) -> LinearModel:
         raise ValueError(f"targets of shape {tuple(targets.shape)} do not fit the {rows} outputs at these inputs")
     offset = None
     if centre is not None:
-        outputs = centre.outputs_at(inputs).double().reshape(-1)
-        offset = outputs - (features @ centre.weights.to(features.like)).double()
+        outputs = centre.outputs_at(inputs).double()
+        if of is not None and outputs.ndim > 2:
+            raise ValueError(
+                f"an update takes outputs (n,) or (n, c) under this likelihood, and these are {tuple(outputs.shape)}: "
+                "fit all data together"
+            )
+        offset = outputs.reshape(-1) - (features @ centre.weights.to(features.like)).double()
     targets = targets.reshape(shape)
     if of is None and offset is not None:
         targets = targets.double() - offset.reshape(targets.shape)
