@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Linearised or sampled
 # The same posterior over the same weights, used in two ways: by the linear model that its covariance belongs to, and by
-# running the network at drawn weights. The second goes off scale, more so the wider the posterior. Then two classes:
+# running the network at drawn weights. The second goes off scale, error bars and mean alike. Then two classes:
 # the network alone is certain wherever it looks, the posterior only near its data.
 
 # %%
