@@ -1,0 +1,8 @@
+"""The tasks of `lapwing bench`."""
+
+from lapwing.bench.studies import toy, uci
+from lapwing.bench.studies.study import Study
+
+STUDIES: dict[str, Study] = {study.name: study for study in (toy.STUDY, uci.STANDARD, uci.GAP)}
+
+__all__ = ["STUDIES", "Study"]
