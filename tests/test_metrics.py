@@ -419,6 +419,25 @@ def test_bad_arguments_are_refused(call, message):
         call()
 
 
+@pytest.mark.parametrize(("n", "m"), [(7, 7), (12, 30), (25, 8)])
+def test_wasserstein_is_scipys(generator, n, m):
+    first = torch.randn(n, 3, 2, generator=generator, dtype=torch.float64)
+    second = 1 + 2 * torch.randn(m, 3, 2, generator=generator, dtype=torch.float64)
+    found = metrics.wasserstein(first, second)
+    for i in range(3):
+        for j in range(2):
+            expected = scipy.stats.wasserstein_distance(first[:, i, j], second[:, i, j])
+            assert float(found[i, j]) == pytest.approx(expected, rel=1e-12)
+
+
+def test_wasserstein_of_second_order_between_equal_sizes_pairs_the_ranks(generator):
+    first, second = (torch.randn(40, 3, generator=generator, dtype=torch.float64) for _ in range(2))
+    expected = (first.sort(0).values - second.sort(0).values).square().mean(0).sqrt()
+    assert torch.allclose(metrics.wasserstein(first, second, order=2), expected, rtol=1e-12)
+    with pytest.raises(ValueError, match="with the same quantities"):
+        metrics.wasserstein(first, second[:, :2])
+
+
 def test_public_names_carry_examples():
     for name in metrics.__all__:
         value = getattr(metrics, name)

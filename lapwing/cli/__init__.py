@@ -1,4 +1,4 @@
-"""The command line: `lapwing fit | predict | evaluate | report | doctor | demo`."""
+"""The command line: `lapwing fit | predict | evaluate | report | bench | doctor | demo`."""
 
 from __future__ import annotations
 

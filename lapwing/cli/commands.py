@@ -278,3 +278,34 @@ def demo(
 
         writable(out)
         main(out)
+
+
+@app.command(epilog="Example: lapwing bench uci --data yacht,energy --methods map,linearised,ensemble --seeds 0-4")
+def bench(
+    task: Annotated[str, typer.Argument(help="toy, uci, uci-gap, …; a name that is not one lists them all.")],
+    methods: Annotated[str | None, typer.Option(help="With commas; all of the task's if not said.")] = None,
+    data: Annotated[str | None, typer.Option(help="Data sets, with commas; all of the task's if not said.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Seeds or splits: 0,3,7 or 0-4; the first few if not said.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the results; runs/bench-TASK if not said.")] = None,
+    processes: Annotated[int, typer.Option(help="Cells to run at the same time.", min=1)] = 1,
+    retry: Annotated[bool, typer.Option(help="Run cells again that failed before.")] = False,
+    json: Json = False,
+    quiet: Annotated[bool, typer.Option(help="No progress.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Compare methods on the same networks and data; run it again to go on where it stopped."""
+    with console.guarded(debug):
+        from lapwing.cli import benching
+
+        request = benching.Request(
+            task, benching.names(methods), benching.names(data), benching.numbers(seeds), processes, retry
+        )
+        benching.study(task)
+        folder = out or Path("runs") / f"bench-{task}"
+        writable(folder)
+        with console.progress(quiet or json) as tell:
+            found = benching.bench(request, folder, tell, benching.lines_unless_terminal(quiet or json))
+        words = [found.table, *found.notes, f"{found.done} cells run, {found.before} were done before"]
+        if found.failed:
+            words.append(f"{found.failed} cells failed: the reasons are in the table; --retry runs them again")
+        console.answer([*words, *(f"Wrote {path}" for path in found.paths)], benching.summary(found), json)

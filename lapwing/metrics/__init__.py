@@ -20,6 +20,7 @@ from lapwing.metrics.classification import (
 )
 from lapwing.metrics.comparison import Difference, RiskCoverage, paired, risk_coverage
 from lapwing.metrics.detection import aupr, auroc, auroc_error, fpr95
+from lapwing.metrics.distances import wasserstein
 from lapwing.metrics.regression import (
     coverage,
     crps,
@@ -65,6 +66,7 @@ __all__ = [
     "reliability",
     "risk_coverage",
     "rmse",
+    "wasserstein",
     "width",
     "wilson",
 ]
