@@ -77,11 +77,13 @@ def loop(
     learner: Learner, data: Any, *, epochs: int, batch_size: int = 128, seed: int = 0,
     score: Callable[[Weights], float] | None = None, checkpoint: str | Path | None = None,
     progress: bool | Report | None = None, settings: Mapping[str, Any] | None = None,
+    stop: Callable[[Epoch], bool] | None = None,
 ) -> Trained:  # fmt: skip
     """Show a learner all data, `epochs` times, in a seeded order.
 
     With `checkpoint`, a file is replaced in one step after every epoch, and a later call goes on from it to the same
-    curve; a file of other data or `settings` is refused. `score` is of validation data, lower is better. Code that
+    curve; a file of other data or `settings` is refused. `score` is of validation data, lower is better. Where `stop`
+    says so after an epoch, and in a resumed run before the next, it is the last. Code that
     draws from the global random state, such as dropout, is seeded too, and that state is put back afterwards.
 
     >>> x = torch.linspace(-1, 1, 20).double()[:, None]
@@ -100,6 +102,8 @@ def loop(
         started = run.resume(generator, epochs)
         clock = time.perf_counter()
         for number in range(started + 1, epochs + 1):
+            if stop is not None and run.curve and stop(run.curve[-1]):
+                break
             loss = run.epoch(source, batch_size, generator, number, epochs)
             run.finish(Epoch(number, loss, None if score is None else _checked(score(run.last_good), number)))
             run.save(generator)
