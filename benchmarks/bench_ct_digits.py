@@ -34,8 +34,8 @@ def measure(data: str, angles: int, noise_percent: int, images: int, steps: int)
 
     from lapwing.tomography import ParallelBeam, projector, simulate
     from lapwing.tomography.deep_image_prior import PUBLISHED_DIGITS, Settings
-    from lapwing.tomography.scores import histogram_distance
     from lapwing.tomography.posterior import quantify
+    from lapwing.tomography.scores import histogram_distance
     from lapwing.tomography.study import Plan, study, tune
 
     torch.set_num_threads(1)

@@ -84,9 +84,8 @@ def _summary(found: Study) -> Html:
     if spread is None:
         return h("p", words, " The truth is not known, so nothing is scored.")
     good = 0.7 <= spread <= 1.4
-    line = "Errors are as large as their error bars say" if good else (
-        "Errors are larger than their error bars say" if spread > 1.4 else "Errors are smaller than their error bars say"
-    )  # fmt: skip
+    size_of_errors = "as large as" if good else "larger than" if spread > 1.4 else "smaller than"
+    line = f"Errors are {size_of_errors} their error bars say"
     head = h("p", h("span", "✓" if good else "!", class_="sign", aria_hidden="true"), line, class_="headline")
     why = h("p", f"{words} The root mean square of errors over error bars is {number(spread)}; it is 1 if they hold.")
     return h("section", head, why, class_=f"verdict {'good' if good else 'fair'}", aria_label="Verdict")
@@ -173,7 +172,7 @@ def _histograms(found: Study, std: np.ndarray, error: np.ndarray) -> Html:
     gap = histogram_distance(*(found.posterior.std.new_tensor(values) for values in (std, error)))
     return figure(
         "Sizes of errors, found and expected", frame, marks, key=legend(names),
-        says=f"Errors, and draws from N(0, std²) of every pixel. The largest gap of the distributions is {number(gap)}.",
+        says=f"Errors, and draws from N(0, std²) of every pixel. The largest gap of both is {number(gap)}.",
     )  # fmt: skip
 
 

@@ -65,11 +65,12 @@ def test_p5_expected_tv_and_its_derivatives(parts, generator):
     (slopes,) = torch.autograd.grad(
         moments.kappa(replace(prior, log_lengthscale=lengths), BLOCK), lengths, create_graph=True
     )
-    assert float(slopes[BLOCK]) == pytest.approx((ahead - behind) / (2 * step), rel=0.02)
+    slope = float(slopes[BLOCK].detach())
+    assert slope == pytest.approx((ahead - behind) / (2 * step), rel=0.02)
     (curvature,) = torch.autograd.grad(slopes[BLOCK], lengths)
     fine = 1e-3
     values = [float(moments.kappa(at_length(prior, shift), BLOCK)) for shift in (-fine, 0.0, fine)]
-    assert float(slopes[BLOCK]) == pytest.approx((values[2] - values[0]) / (2 * fine), rel=1e-5)
+    assert slope == pytest.approx((values[2] - values[0]) / (2 * fine), rel=1e-5)
     assert float(curvature[BLOCK]) == pytest.approx((values[2] - 2 * values[1] + values[0]) / fine**2, rel=0.01)
 
 
@@ -111,7 +112,7 @@ def test_p6_a_sweep_that_turns_is_left_out_and_said(parts):
 
 def test_moments_by_random_signs_are_those_of_the_jacobian(parts):
     _, prior, moments = parts
-    sampled = difference_moments(problems.linear(store=False), probes=60, seed=1)
+    sampled = difference_moments(problems.linear(store=False), probes=30, seed=1)
     for number in range(len(prior.blocks)):
         exactly, found = (prior.coefficients(number) @ m.variances[number] for m in (moments, sampled))
         kept = exactly > 1e-12 * exactly.max()
@@ -172,7 +173,7 @@ def test_the_matrix_free_search_comes_near_the_exact_one(parts):
     linear = parts[0]
     evidence = ExactEvidence.of(linear)
     best = exact(linear, evidence=evidence)
-    near = matrix_free(linear, how=MatrixFree(steps=60, probes=30, rank=20, rtol=1e-3))
+    near = matrix_free(linear, how=MatrixFree(steps=45, probes=30, rank=20, rtol=1e-3))
 
     def value(prior, noise_std):
         return float(evidence.log_evidence(prior, torch.tensor(noise_std**2, dtype=torch.float64)))

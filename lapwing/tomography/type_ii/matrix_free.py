@@ -139,7 +139,7 @@ def matrix_free(
     schedule = torch.optim.lr_scheduler.StepLR(descent, max(1, how.steps // 3), 0.5)
     trace, start, preconditioner, cg_steps, residual = [], None, None, 0, 0.0
     for step in range(how.steps):
-        current, noise = parameters.unpack(vector.detach())
+        current, noise = parameters.unpack(vector.detach().clone())
         if how.rank and (preconditioner is None or step % how.refresh == 0):
             report(f"hyperparameters, step {step + 1} of {how.steps}: a preconditioner of rank {how.rank}")
             gram, _ = system(linear, current, float(noise))
