@@ -36,7 +36,7 @@ def measure(data: str, angles: int, noise_percent: int, images: int, steps: int)
     from lapwing.tomography.deep_image_prior import PUBLISHED_DIGITS, Settings
     from lapwing.tomography.posterior import quantify
     from lapwing.tomography.scores import histogram_distance
-    from lapwing.tomography.study import Plan, study, tune
+    from lapwing.tomography.studies import Plan, study, tune
 
     torch.set_num_threads(1)
     pictures = digits(images) if data == "mnist" else blobs(images)

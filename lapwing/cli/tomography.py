@@ -32,7 +32,7 @@ def reconstruct(request: Request, folder: Path, tell: Tell) -> tuple[list[str], 
     """Run the study, write its files, and say what came out."""
     from lapwing.tomography import FanBeam, ParallelBeam, Settings, projector, read_image, simulate
     from lapwing.tomography.page import summary, write
-    from lapwing.tomography.study import Plan, study
+    from lapwing.tomography.studies import Plan, study
 
     if request.beam not in ("parallel", "fan"):
         raise ValueError(f"--beam is parallel or fan, not {request.beam!r}")

@@ -16,7 +16,7 @@ from lapwing.report.markup import Child, Html, h, picture, table
 from lapwing.report.page import document
 from lapwing.report.svg import Frame, Numbers, axis, figure, legend, number
 from lapwing.tomography.scores import histogram_distance
-from lapwing.tomography.study import Study
+from lapwing.tomography.studies import Study
 
 HEAT = np.array([[0, 0, 0], [40, 20, 90], [160, 40, 90], [240, 130, 40], [255, 245, 190]], float)
 BINS = 12

@@ -14,7 +14,7 @@ from lapwing.tomography import FanBeam, Scan, Settings, projector, simulate
 from lapwing.tomography.baselines import dropout_image_prior, unit_log_density
 from lapwing.tomography.page import page, write
 from lapwing.tomography.scores import psnr, ssim
-from lapwing.tomography.study import Plan, study
+from lapwing.tomography.studies import Plan, study
 from lapwing.tomography.type_ii.matrix_free import MatrixFree
 from tests.tomography.problems import SMALL, phantom, reconstruction
 

@@ -20,7 +20,7 @@ from lapwing.tomography import (
     sweep,
 )
 from lapwing.tomography.expected_tv import DifferenceMoments, Sweep
-from lapwing.tomography.study import Plan, study
+from lapwing.tomography.studies import Plan, study
 from lapwing.tomography.type_ii.exact import ExactEvidence, exact
 from lapwing.tomography.type_ii.matrix_free import MatrixFree, gradient, matrix_free, system
 from lapwing.tomography.type_ii.result import LOWEST_LOG_VARIANCE, Hyperprior, Parameters, notes
