@@ -78,13 +78,15 @@ def loop(
     score: Callable[[Weights], float | None] | None = None, scored: str = "validation", patience: int | None = None,
     checkpoint: str | Path | None = None, progress: bool | Report | None = None,
     settings: Mapping[str, Any] | None = None,
+    stop: Callable[[Epoch], bool] | None = None,
 ) -> Trained:  # fmt: skip
     """Show a learner all data, `epochs` times, in a seeded order.
 
     With `checkpoint`, a file is replaced in one step after every epoch, and a later call goes on from it to the same
     curve; a file of other data or `settings` is refused. `score` is of validation data, or `scored` says of what; lower
-    is better, None is not known; after `patience` epochs without a better one training stops. Code that draws
-    from the global random state, such as dropout, is seeded too, and that state is put back afterwards.
+    is better, None is not known; after `patience` epochs without a better one training stops. Where `stop` says so
+    after an epoch, and in a resumed run before the next, it is the last. Code that draws from the global random state,
+    such as dropout, is seeded too, and that state is put back afterwards.
 
     >>> x = torch.linspace(-1, 1, 20).double()[:, None]
     >>> start = {"slope": torch.zeros(1, 1).double()}
@@ -104,7 +106,7 @@ def loop(
         started = run.resume(generator, epochs)
         clock = time.perf_counter()
         for number in range(started + 1, epochs + 1):
-            if run.is_stale(patience):
+            if run.is_stale(patience) or (stop is not None and run.curve and stop(run.curve[-1])):
                 break
             loss = run.epoch(source, batch_size, generator, number, epochs)
             run.finish(Epoch(number, loss, None if score is None else _checked(score(run.last_good), number)))

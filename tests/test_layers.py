@@ -15,7 +15,7 @@ ALLOWED = {
     "network": {"linalg", "bayes"},
     "training": {"linalg", "bayes", "network"},
     "families": {"linalg", "bayes", "network", "training"},
-    "tomography": {"linalg", "bayes", "network", "training"},
+    "tomography": {"linalg", "bayes", "network", "training", "report"},
     "symmetry": {"linalg", "bayes", "network", "training"},
     "facade": {"linalg", "bayes", "network"},
     "metrics": set(),

@@ -6,7 +6,7 @@ import dataclasses
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
@@ -253,6 +253,38 @@ def report(
         path = write(out or (first / "report.html" if len(found) == 1 else Path("report.html")), found)
         words = [line for record in found for line in (f"{record.name}:", *_words(record)[:1])]
         console.answer([*words, f"Wrote {path}"], {"page": path, "runs": [_summary(record) for record in found]}, json)
+
+
+@app.command(epilog="Example: lapwing ct --image shepp-logan --size 64 --angles 20 --noise 0.05 --out runs/ct")
+def ct(
+    image: Annotated[str, typer.Option(help="shepp-logan, or a file: .dcm, .npy (also in Hounsfield units) or .png.")],
+    angles: Annotated[int, typer.Option(help="Angles of the scan.")] = 20,
+    noise: Annotated[float, typer.Option(help="Noise as a share of the mean line integral.")] = 0.05,
+    size: Annotated[int | None, typer.Option(help="Pixels along a side; those of the image if not said.")] = None,
+    beam: Annotated[str, typer.Option(help="parallel or fan.")] = "parallel",
+    steps: Annotated[int, typer.Option(help="Steps of the network's fit, at most.", min=1)] = 3000,
+    channels: Annotated[int, typer.Option(help="Of the network, at each of three scales.", min=1)] = 16,
+    tv_weight: Annotated[float, typer.Option(help="Weight of total variation in the fit.")] = 1e-4,
+    draws: Annotated[int, typer.Option(help="Posterior draws.", min=2)] = 64,
+    dropout: Annotated[bool, typer.Option(help="Also fit a network with dropout, to compare.")] = True,
+    seed: Annotated[int, typer.Option(help="Of noise, network and draws.")] = 0,
+    out: Annotated[Path, typer.Option(help="Folder for page, scores and images.")] = Path("runs/ct"),
+    json: Json = False,
+    quiet: Annotated[bool, typer.Option(help="No progress.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Scan an image from few angles, reconstruct it, and say where the reconstruction may be wrong."""
+    with console.guarded(debug):
+        from lapwing.cli.tomography import Request, reconstruct
+
+        writable(out)
+        geometry = cast(Literal["parallel", "fan"], beam)  # checked where the scan is made
+        request = Request(
+            image, angles, noise, size, geometry, steps, channels, tv_weight, draws, dropout, seed
+        )  # fmt: skip
+        with console.progress(quiet or json) as tell:
+            words, found = reconstruct(request, out, tell)
+        console.answer(words, found, json)
 
 
 @app.command()

@@ -25,6 +25,15 @@ def page(records: Sequence[Record]) -> str:
         raise ValueError("a page needs at least one record")
     runs = [scores.scored(record) for record in records]
     title = runs[0].name if len(runs) == 1 else f"{len(runs)} runs compared"
+    names = unique_names(runs)
+    return document(title, _content(runs, names), made=runs[0].versions.get("lapwing", ""), names=names)
+
+
+def document(title: str, content: Child, *, made: str = "", names: Sequence[str] = ()) -> str:
+    """Any content as one self-contained page: style and script inside, nothing loaded, nothing else run.
+
+    `made` is the version of lapwing behind it; several `names` can be chosen from.
+    """
     style, script = (files("lapwing.report").joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
     head = h(
         "head",
@@ -32,13 +41,12 @@ def page(records: Sequence[Record]) -> str:
         h("meta", name="viewport", content="width=device-width, initial-scale=1"),
         h("meta", http_equiv="Content-Security-Policy", content=_policy(style, script)),
         h("meta", name="color-scheme", content="light dark"),
-        h("meta", name="generator", content=f"lapwing {runs[0].versions.get('lapwing', '')}"),
+        h("meta", name="generator", content=f"lapwing {made}"),
         h("link", rel="icon", href="data:,"),
         h("title", f"{title} – lapwing"),
         h("style", Html(style)),
     )
-    names = unique_names(runs)
-    body = h("body", _header(title, names), h("main", _content(runs, names)), _footer(runs), h("script", Html(script)))
+    body = h("body", _header(title, names), h("main", content), _footer(made), h("script", Html(script)))
     return f"<!doctype html>\n{h('html', head, body, lang='en')}\n"
 
 
@@ -82,8 +90,7 @@ def _header(title: str, names: Sequence[str]) -> Html:
     )
 
 
-def _footer(runs: Sequence[Record]) -> Html:
-    made = runs[0].versions.get("lapwing", "")
+def _footer(made: str) -> Html:
     return h("footer", h("p", f"Made by lapwing {made}. This file needs no network and holds everything it shows."))
 
 

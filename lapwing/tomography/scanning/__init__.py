@@ -1,0 +1,1 @@
+"""From an image to a sinogram: geometries, the projector, scans and where images come from."""
