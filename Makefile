@@ -5,6 +5,8 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 PEERS  := benchmarks/peers/.venv
+# a process per core, each with one thread: small problems gain nothing from more
+TESTED := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
 .PHONY: demo test browser test-all peers lint format bench data docs clean
 
@@ -12,14 +14,14 @@ demo: $(STAMP)
 	$(BIN)/python -m lapwing.demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -m "not slow and not browser and not peers and not gpu"
+	$(TESTED) -m "not slow and not browser and not peers and not gpu"
 
 # opens reports in headless Chromium; needs root, or chromium and npm installed already
 browser: $(VENV)/.browser
 	$(BIN)/python -m pytest -m browser tests/report
 
 test-all: $(STAMP) $(VENV)/.browser peers
-	$(BIN)/python -m pytest -m "not gpu"
+	$(TESTED) -m "not gpu"
 
 # laplace-torch and curvlinops, to measure against: they need torchvision to install and run only without it
 peers: $(PEERS)/.installed
