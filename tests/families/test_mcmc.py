@@ -213,6 +213,16 @@ class TestFit:
         again = mcmc.fit(model, (x, y), Categorical(), chains=3, warmup=40, draws=6, thin=2, seed=1)
         assert torch.equal(found.positions, again.positions)
 
+    def test_chains_start_where_they_are_told(self):
+        models = [mlp(seed=seed) for seed in range(3)]
+        settings = {"method": mcmc.SGLD(1e-14, batch_size=None), "chains": 3, "warmup": 1, "draws": 4, "seed": 2}
+        found = mcmc.fit(mlp(), regression(), Gaussian(0.3), start=models, **settings)
+        x = normals(6, 3, seed=7)
+        outputs = found.functions(x).reshape(3, 4, 6, 2)[:, 0]
+        assert torch.allclose(outputs, torch.stack([model(x).detach() for model in models]), atol=1e-4)
+        same = mcmc.fit(mlp(), regression(), Gaussian(0.3), start="network", **settings).functions(x)
+        assert torch.allclose(same[:1].expand_as(same), same, atol=1e-4)
+
     def test_batches_are_an_unbiased_estimate(self):
         """The mean of the gradients of random batches is that of all data, by z-score."""
         x, y = regression()
@@ -229,7 +239,8 @@ class TestFit:
         [
             ({"prior_precision": 0.0}, "expected a positive number, or None"),
             ({"draws": 2}, "at least 1, 4 and 1"),
-            ({"start": "mode"}, "'prior' or 'network'"),
+            ({"start": "mode"}, "'prior', 'network' or one network for each chain"),
+            ({"start": [1, 2, 3]}, "3 networks for 4 chains"),
         ],
     )
     def test_bad_arguments(self, bad, message):

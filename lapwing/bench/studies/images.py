@@ -21,7 +21,7 @@ from lapwing.bench.scores import of_classes, of_foreign
 from lapwing.bench.studies.study import Study, shared_weights
 from lapwing.families.networks import Predictive
 
-TRAIN, HELD_OUT, TEST, EPOCHS, FEW = 6000, 1000, 1000, 12, 400
+TRAIN, HELD_OUT, TEST, EPOCHS, FEW = 6000, 1000, 1000, 12, 200
 ROTATIONS = (0, 30, 60, 90, 120, 150, 180)
 FOREIGN = {"fashion": lambda: mnist(0, TEST).test[0], "mnist": lambda: notmnist(TEST)[0]}
 SOURCES: dict[str, Callable[[int, int], Task]] = {"fashion": fashion_mnist, "mnist": mnist}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, final
 
@@ -85,14 +86,16 @@ class Chains:
 def fit(
     model: nn.Module, data: Any, likelihood: Likelihood, *, method: Sampler = DEFAULT,
     prior_precision: float | None = 1.0, chains: int = 4, warmup: int = 500, draws: int = 250, thin: int = 1,
-    start: Start = "prior", hyperprior: Gamma = VAGUE, seed: int = 0, progress: bool | Report | None = None,
+    start: Start | Sequence[nn.Module] = "prior", hyperprior: Gamma = VAGUE, seed: int = 0,
+    progress: bool | Report | None = None,
 ) -> Chains:  # fmt: skip
     """Draws of all weights from p(w | data) under the prior N(0, 1 / prior_precision), by `HMC`, `Langevin` or `SGLD`.
 
     `draws` of each chain are kept, one in `thin`. Chains start at draws from the prior, so that R-hat can tell whether
-    they met, or all at the network's own weights. Where the prior precision is None, or the noise of a Gaussian is not
-    given, the two have the hyperprior and are drawn by Gibbs steps between those of the weights (Neal 1996). The
-    network must be one that torch.func.vmap can run; cost is one pass over all data for every gradient.
+    they met, or all at the network's own weights, or each at one of several networks, such as those of an ensemble,
+    which saves the way from the prior and leaves R-hat its meaning. Where the prior precision is None, or the noise of
+    a Gaussian is not given, the two have the hyperprior and are drawn by Gibbs steps between those of the weights (Neal
+    1996). The network must be one that torch.func.vmap can run; a gradient of all chains is one pass over the data.
 
     >>> x = torch.linspace(-1, 1, 12).double()[:, None]
     >>> found = fit(nn.Linear(1, 1).double().eval(), (x, 2 * x), Gaussian(0.2), chains=2, warmup=60, draws=40)
@@ -103,6 +106,9 @@ def fit(
     began, report = time.perf_counter(), reporter(progress)
     posterior = _Posterior.of(model, data, likelihood, prior_precision, hyperprior, chains, seed, method)
     first = posterior.start(start, prior_precision)
+    if posterior.has_hyperparameters:
+        posterior.renewed(first)  # of the start, or its noise of one would drive the chains away from it
+        posterior.log.clear()
 
     def told(done: int, total: int) -> None:
         if done % max(1, total // 200) == 0:
@@ -161,9 +167,11 @@ class _Posterior:
         """Whether there is anything for a Gibbs step."""
         return any(self.tuned)
 
-    def start(self, where: Start, prior_precision: float | None) -> Tensor:  # (chains, p)
+    def start(self, where: Start | Sequence[nn.Module], prior_precision: float | None) -> Tensor:  # (chains, p)
         """Where the chains start: a vague prior would start them nowhere, so a tuned one counts as one."""
         chains, own = len(self.precision), self.layout.flatten(values(self.model))
+        if not isinstance(where, str):
+            return torch.stack([self.layout.flatten(values(model)) for model in where])
         if where == "network":
             return own.repeat(chains, 1)
         normals = torch.randn(chains, len(own), generator=self.generator, dtype=own.dtype)
@@ -239,11 +247,16 @@ class _Posterior:
         return {**kept, **self.layout.unflatten_each(rows)}
 
 
-def _check(model: nn.Module, prior_precision: float | None, chains: int, draws: int, thin: int, start: str) -> None:
+def _check(
+    model: nn.Module, prior_precision: float | None, chains: int, draws: int, thin: int,
+    start: Start | Sequence[nn.Module],
+) -> None:  # fmt: skip
     check_model(model)
     if prior_precision is not None and not prior_precision > 0:
         raise ValueError(f"prior_precision is {prior_precision}, expected a positive number, or None to have it drawn")
     if chains < 1 or draws < 4 or thin < 1:
         raise ValueError(f"chains is {chains}, draws {draws} and thin {thin}: expected at least 1, 4 and 1")
-    if start not in ("prior", "network"):
-        raise ValueError(f"start is {start!r}, expected 'prior' or 'network'")
+    if isinstance(start, str) and start not in ("prior", "network"):
+        raise ValueError(f"start is {start!r}, expected 'prior', 'network' or one network for each chain")
+    if not isinstance(start, str) and len(start) != chains:
+        raise ValueError(f"start has {len(start)} networks for {chains} chains: expected one for each")
