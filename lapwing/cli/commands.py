@@ -278,19 +278,7 @@ def ct(
         from lapwing.cli.tomography import Request, reconstruct
 
         writable(out)
-        request = Request(
-            image,
-            angles,
-            noise,
-            size,
-            beam,
-            steps,
-            channels,
-            tv_weight,
-            draws,
-            dropout,
-            seed,  # type: ignore[arg-type]
-        )
+        request = Request(image, angles, noise, size, beam, steps, channels, tv_weight, draws, dropout, seed)
         with console.progress(quiet or json) as tell:
             words, found = reconstruct(request, out, tell)
         console.answer(words, found, json)
