@@ -293,3 +293,17 @@ def test_bad_input_is_refused_with_a_message(change, message):
 def test_a_network_without_trainable_weights_is_refused():
     with pytest.raises(ValueError, match="no weights that require gradients"):
         train(linear().requires_grad_(False), problem(), Gaussian(1.0), epochs=1)
+
+
+def test_a_run_ends_where_it_is_told_to_and_stays_ended(tmp_path):
+    x, y = problem()
+
+    def run(stop, epochs=9):
+        learner = Descent(lambda w, x, y, _: (x @ w["w"] - y).square().mean(), {"w": torch.zeros(4, 3).double()})
+        return loop(
+            learner, (x, y), epochs=epochs, batch_size=10, stop=stop, checkpoint=tmp_path / "run.pt", progress=False
+        )
+
+    assert len(run(lambda epoch: epoch.number == 4).curve) == 4
+    assert len(run(lambda epoch: epoch.number == 4).curve) == 4
+    assert len(run(None).curve) == 9

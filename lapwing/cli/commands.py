@@ -6,7 +6,7 @@ import dataclasses
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -278,10 +278,7 @@ def ct(
         from lapwing.cli.tomography import Request, reconstruct
 
         writable(out)
-        geometry = cast(Literal["parallel", "fan"], beam)  # checked where the scan is made
-        request = Request(
-            image, angles, noise, size, geometry, steps, channels, tv_weight, draws, dropout, seed
-        )  # fmt: skip
+        request = Request(image, angles, noise, size, beam, steps, channels, tv_weight, draws, dropout, seed)
         with console.progress(quiet or json) as tell:
             words, found = reconstruct(request, out, tell)
         console.answer(words, found, json)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Any, final
 
 Tell = Callable[[str, float | None], None]
 
@@ -19,7 +19,7 @@ class Request:
     angles: int
     noise: float
     size: int | None
-    beam: Literal["parallel", "fan"]
+    beam: str  # parallel or fan
     steps: int
     channels: int
     tv_weight: float
@@ -51,6 +51,5 @@ def reconstruct(request: Request, folder: Path, tell: Tell) -> tuple[list[str], 
     told = summary(found)
     words.append(f"Errors over error bars, root mean square: {told['z_std']:.2f} (1 is right)")
     words += [note[:1].upper() + note[1:] for note in found.tuned.notes]
-    files = {"page": page, "scores": folder / "scores.json", "images": folder / "images.npz"}
-    words += [f"Wrote {path}" for path in files.values()]
-    return words, told | files
+    words += [f"Wrote {path}" for path in (page, folder / "scores.json", folder / "images.npz")]
+    return words, told | {"page": page, "images": folder / "images.npz"}

@@ -167,6 +167,10 @@ class FilterRoot(LinearOperator):
     def like(self) -> Tensor:
         return self.factors[0]
 
+    def to(self, like: Tensor) -> FilterRoot:
+        """The same in another precision, that of the network which it multiplies."""
+        return replace(self, factors=tuple(factor.to(like) for factor in self.factors))
+
     def matmat(self, x: Tensor) -> Tensor:
         return self._times(x, list(self.factors))
 

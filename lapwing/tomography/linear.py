@@ -32,7 +32,7 @@ class ImageJacobian(LinearOperator):
 
     @property
     def like(self) -> Tensor:
-        return torch.empty(0, dtype=torch.float64)
+        return self.inner.like
 
     def matmat(self, x: Tensor) -> Tensor:
         return self.inner.matmat(x)
@@ -71,7 +71,7 @@ class Linearised:
 
         `features_at(None)` are those of the image, and of a `Projector` those of its sinogram.
         """
-        root, image = prior.root(), self.reconstruction.image.reshape(-1)
+        root, image = prior.root().to(self.jacobian.like), self.reconstruction.image.reshape(-1)
         seen = self.jacobian @ root
 
         def features_at(where: Any) -> LinearOperator:
@@ -80,7 +80,7 @@ class Linearised:
         def outputs_at(where: Any) -> Tensor:
             return image if where is None else where.operator @ image
 
-        centre = Centre(outputs_at, root.inverse(self.weights[:, None])[:, 0])
+        centre = Centre(outputs_at, prior.root().inverse(self.weights[:, None])[:, 0])
         features = features_at(self.projector)
         return LinearModel(features, self.targets, Gaussian(noise_std), features_at=features_at, centre=centre)
 

@@ -44,9 +44,8 @@ def write(found: Study, folder: Path | str, title: str = "tomography") -> Path:
     arrays |= {"dip": found.posterior.mean, "std": found.posterior.std, "linear_mean": found.posterior.linear_mean}
     arrays |= {"sinogram": found.scan.sinogram, "samples": found.posterior.samples()}
     arrays |= {} if found.scan.truth is None else {"truth": found.scan.truth}
-    np.savez_compressed(
-        folder / "images.npz", allow_pickle=False, **{name: image.numpy() for name, image in arrays.items()}
-    )
+    plain: dict[str, Any] = {name: image.numpy() for name, image in arrays.items()}
+    np.savez_compressed(folder / "images.npz", **plain)
     (folder / "scores.json").write_text(json.dumps(summary(found), indent=1) + "\n")
     path = folder / "report.html"
     path.write_text(page(found, title), encoding="utf-8")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 import torch
@@ -19,7 +19,7 @@ from lapwing.bayes.priors import Isotropic
 from lapwing.linalg.operators import Dense, LinearOperator
 from lapwing.linalg.progress import Report
 from lapwing.tomography.filter_prior import FilterPrior
-from lapwing.tomography.linear import Linearised
+from lapwing.tomography.linear import Linearised, rows_through
 from lapwing.tomography.scanning.projector import Projector, square_image
 
 DENSE_DUAL = 4000  # observations up to which the dual side is decomposed
@@ -112,6 +112,8 @@ def quantify(
         model = linear.model(prior, noise_std)
         few = len(linear.targets) <= DENSE_DUAL
         method = method or (Exact("dual") if few else Krylov())
+        if isinstance(method, Exact):  # one reverse pass for each datum
+            model = replace(model, features=Dense(rows_through(linear.projector.operator, model.features_at(None))))
     found = infer(model, prior=Isotropic(1.0), method=method, draws=draws, seed=seed, progress=progress)
     size = linear.projector.size
     predicted = found.predict(None)

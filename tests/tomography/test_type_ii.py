@@ -89,11 +89,14 @@ def test_p6_the_hyperprior_is_a_density(parts):
 
 def test_the_two_scalings_are_as_they_say(parts):
     _, prior, moments = parts
-    plain = TvPredCp().log_density(moments, prior, BLOCK)
     kappa = moments.kappa(prior, BLOCK)
-    assert float(TvPredCp.tempered(40, 0.01, 50).log_density(moments, prior, BLOCK)) == pytest.approx(20 * float(plain))
-    weighted = plain + kappa + math.log(0.4) - 0.4 * kappa
-    assert float(TvPredCp.weighted(40, 0.01).log_density(moments, prior, BLOCK)) == pytest.approx(float(weighted))
+
+    def at(density):
+        return float(density.log_density(moments, prior, BLOCK).detach())
+
+    plain = at(TvPredCp())
+    assert at(TvPredCp.tempered(40, 0.01, 50)) == pytest.approx(20 * plain)
+    assert at(TvPredCp.weighted(40, 0.01)) == pytest.approx(plain + float(0.6 * kappa) + math.log(0.4))
 
 
 def test_p6_a_sweep_that_turns_is_left_out_and_said(parts):
@@ -112,7 +115,7 @@ def test_p6_a_sweep_that_turns_is_left_out_and_said(parts):
 
 def test_moments_by_random_signs_are_those_of_the_jacobian(parts):
     _, prior, moments = parts
-    sampled = difference_moments(problems.linear(store=False), probes=30, seed=1)
+    sampled = difference_moments(problems.linear(store=False), probes=12, seed=1)
     for number in range(len(prior.blocks)):
         exactly, found = (prior.coefficients(number) @ m.variances[number] for m in (moments, sampled))
         kept = exactly > 1e-12 * exactly.max()
@@ -173,14 +176,14 @@ def test_the_matrix_free_search_comes_near_the_exact_one(parts):
     linear = parts[0]
     evidence = ExactEvidence.of(linear)
     best = exact(linear, evidence=evidence)
-    near = matrix_free(linear, how=MatrixFree(steps=45, probes=30, rank=20, rtol=1e-3))
+    near = matrix_free(linear, how=MatrixFree(steps=60, probes=16, rank=20))
 
     def value(prior, noise_std):
         return float(evidence.log_evidence(prior, torch.tensor(noise_std**2, dtype=torch.float64)))
 
     start, end = near.trace[0], value(near.prior, near.noise_std)
     top = value(best.prior, best.noise_std)
-    assert top - end <= 0.05 * (top - value(start.prior, start.noise_std))
+    assert top - end <= 0.1 * (top - value(start.prior, start.noise_std))  # nine tenths of the way
     given = matrix_free(linear, how=MatrixFree(steps=2, rank=0), noise_std=0.3)
     assert given.noise_std == pytest.approx(0.3)
 

@@ -46,6 +46,7 @@ class Scan:
 def simulate(image: Any, projector: Projector, *, noise: float = 0.05, seed: int = 0) -> Scan:
     """A scan of a known image with white noise, whose standard deviation is `noise` times the mean of |A x|.
 
+    >>> import torch
     >>> from lapwing.tomography import ParallelBeam, projector
     >>> scan = simulate(torch.ones(4, 4), projector(ParallelBeam.spread(3, 4), 4), noise=0.1)
     >>> scan.sinogram.shape, round(scan.noise_std, 3)
