@@ -14,13 +14,14 @@ from lapwing.bayes.posterior import Posterior
 from lapwing.bayes.priors import Prior
 from lapwing.linalg.progress import Report
 from lapwing.network.linearisation import linearise
+from lapwing.network.outputs import Output
 from lapwing.network.parameters import Select
 
 
 def fit(
     model: nn.Module, data: Any, likelihood: Likelihood, *, prior: Prior | None = None, method: Method | None = None,
     select: Select = None, validation: Any = None, total: int | None = None, draws: int = 32, seed: int = 0,
-    evidence_at: EvidenceAt | None = None, progress: bool | Report | None = None,
+    evidence_at: EvidenceAt | None = None, progress: bool | Report | None = None, output: Output = None,
 ) -> Posterior:  # fmt: skip
     """The posterior of a trained network, linearised at its weights: what `linearise` and then `infer` give.
 
@@ -32,7 +33,7 @@ def fit(
     >>> posterior.predict(x).mean.shape
     torch.Size([3, 1])
     """
-    linear = linearise(model, data, likelihood, select=select, total=total)
+    linear = linearise(model, data, likelihood, select=select, total=total, output=output)
     return infer(
         linear, prior=prior, method=method, validation=validation, draws=draws, seed=seed, evidence_at=evidence_at,
         progress=progress,

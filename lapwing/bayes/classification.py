@@ -266,7 +266,7 @@ class Rooted:
 
 def _is_cheap(loss: Loss) -> bool:
     p = loss.features.shape[1]
-    return p <= DENSE_SIZE and len(loss.targets) * p * p <= DENSE_WORK
+    return p <= DENSE_SIZE and not loss.features.rows_are_costly and len(loss.targets) * p * p <= DENSE_WORK
 
 
 def _by_cg(

@@ -9,8 +9,10 @@ from torch import Tensor
 
 from lapwing.bayes import tuning
 from lapwing.bayes.approximate import Approximate
+from lapwing.bayes.axes import are_linked, as_rows
 from lapwing.bayes.laplace import Tangent
 from lapwing.bayes.likelihoods import Gaussian
+from lapwing.bayes.linear_model import Observed
 from lapwing.bayes.links import Link
 from lapwing.bayes.spreads import over_ratio
 from lapwing.bayes.statistics import Whitened
@@ -24,11 +26,12 @@ Temperature = float | Literal["tune"]
 
 def tuned(posterior: Posterior, validation: Any, link: Link, temperature: Temperature, mode: bool) -> Posterior:
     """The posterior whose precision (and noise, unless it was given) does best on held-out data."""
-    inputs, targets, *given = validation
+    held, given = _observed(posterior, validation)
+    inputs, targets = held.inputs, held.targets
     if given and (posterior.tangent is not None or posterior.given.noise_std is None):
         raise ValueError("validation=(inputs, targets, noise_std) is for Gaussian noise that was given per datum")
     if posterior.tangent is not None:
-        return _by_labels(posterior, posterior.tangent, inputs, targets, link, temperature, mode)
+        return _by_labels(posterior, posterior.tangent, held, link, temperature, mode)
     features, tune_noise = posterior.features_of(inputs), posterior.given.noise_std is None
     variance = _noise_variance(posterior, targets, given)
     known, outputs = posterior.statistics, None if posterior.centre is None else posterior.centre.outputs_at(inputs)
@@ -37,11 +40,21 @@ def tuned(posterior: Posterior, validation: Any, link: Link, temperature: Temper
             posterior.belief, posterior.evidence_problem(), features, targets, prior_noise=posterior.prior_noise(),
             noise_variance=variance, tune_noise=tune_noise, outputs=outputs,
             with_evidence=not isinstance(known, Approximate) or known.fits is None or known.fits.are_cheap,
+            weights=held.weights,
         )  # fmt: skip
     else:
-        curve = tuning.by_solving(posterior.at_multiple, inputs, targets, noise_std=given[0] if given else None)
+        curve = tuning.by_solving(posterior.at_multiple, held, noise_std=given[0] if given else None)
     found = posterior.at_multiple(curve.best_precision, curve.best_noise, "held-out density")
     return replace(found, held_out_curve=curve.scaled(float(posterior.prior.precision[0])))
+
+
+def _observed(posterior: Posterior, validation: Any) -> tuple[Observed, list[Any]]:
+    """Held-out data as the likelihood takes them, and their noise where that was given per datum."""
+    triple = isinstance(validation, tuple) and len(validation) == 3
+    if not triple and posterior.centre is not None and posterior.centre.observed is not None:
+        return posterior.centre.observed(validation), []
+    inputs, targets, *given = validation
+    return Observed(inputs, as_tensor(targets)), given
 
 
 def _noise_variance(posterior: Posterior, targets: Any, given: list[Any]) -> Tensor | str:
@@ -51,28 +64,36 @@ def _noise_variance(posterior: Posterior, targets: Any, given: list[Any]) -> Ten
 
 
 def _by_labels(
-    posterior: Posterior, tangent: Tangent, inputs: Any, targets: Any, link: Link, temperature: Temperature, mode: bool
+    posterior: Posterior, tangent: Tangent, held: Observed, link: Link, temperature: Temperature, mode: bool
 ) -> Posterior:
-    features = posterior.features_of(inputs)
-    outputs = posterior.mean_at(features, inputs, "network").double()
-    labels = tangent.likelihood.checked(as_tensor(targets).reshape(tangent.targets_shape(outputs)), outputs.numel())
+    features, weights = posterior.features_of(held.inputs), held.weights
+    centre = posterior.mean_at(features, held.inputs, "network").double()
+    rows = as_rows(tangent.likelihood, centre)
+    outputs = rows.reshape(tangent.outputs_shape(rows.shape, held.targets))
+    labels = tangent.likelihood.checked(held.targets.reshape(tangent.targets_shape(outputs)), outputs.numel())
     if tangent.likelihood.has_classes:
-        rival = {"temperature_scaling": asdict(tuning.scale_temperature(tangent.likelihood, outputs, labels))}
+        scaled = tuning.scale_temperature(tangent.likelihood, outputs, labels, weights)
+        rival = {"temperature_scaling": asdict(scaled)}
     elif temperature == 1.0:
         rival = {}
     else:
         raise ValueError("a temperature is for class labels: their logits are divided by it")
     if isinstance(posterior.belief, Whitened):
-        spread = over_ratio(posterior.belief, features, tuple(outputs.shape), posterior.prior_noise(), posterior.seed)
+        spread = over_ratio(
+            posterior.belief, features, tuple(rows.shape), posterior.prior_noise(), posterior.seed,
+            full=are_linked(tangent.likelihood, centre),
+        )  # fmt: skip
         curve, at_temperature = tuning.held_out_labels(
-            tangent.likelihood, link, outputs, labels, spread, posterior.evidence_problem(),
-            with_evidence=tangent.is_cheap and tangent.likelihood.curvature == "Hessian", temperature=temperature,
+            tangent.likelihood, link, outputs, labels, lambda ratio: spread(ratio).reshaped(tuple(outputs.shape)),
+            posterior.evidence_problem(), temperature=temperature, weights=weights,
+            with_evidence=tangent.is_cheap and tangent.likelihood.curvature == "Hessian",
         )  # fmt: skip
     elif temperature == "tune":
         raise ValueError("temperature='tune' takes a posterior by Exact() or Krylov(): CG and SGD solve one at a time")
     else:
         of_link, at_temperature = replace(posterior, link=link, temperature=temperature), temperature
-        curve = tuning.by_solving(lambda a, b: of_link.at_multiple(a, b, mode=False), inputs, labels)
+        seen = replace(held, targets=labels)
+        curve = tuning.by_solving(lambda a, b: of_link.at_multiple(a, b, mode=False), seen)
     better = posterior.at_multiple(curve.best_precision, 1.0, "held-out density", mode)
     found = {
         "held_out": float(curve.held_out.max()) if curve.held_out is not None else None,

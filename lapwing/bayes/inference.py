@@ -134,7 +134,7 @@ def _label_task(
     )
     if isinstance(chosen, Structural):
         task = _shaped(task, chosen, model)
-        model = _with_stored(model, report) if at_mode else model
+        model = _with_stored(model, report) if at_mode and not model.features.rows_are_costly else model
         task = replace(task, model=surrogate(model, outputs))
     return replace(task, tangent=tangent(model, task.prior)), chosen, why
 
@@ -202,13 +202,31 @@ def _choose(task: Task, method: Method | None) -> tuple[Method, str]:
         raise ValueError(
             f"{type(method).__name__} learns the effective dimension from its draws: ask for draws=1 or more"
         )
+    sizes = f"{d:,} weights, {rows:,} observed outputs"
+    if isinstance(method, Exact):
+        _check_exact(task, method, sizes)
     if method is not None and method != Exact():
         return method, "as asked"
-    sizes = f"{d:,} weights, {rows:,} observed outputs"
     limit = EXACT_SIZE_OF_NETWORKS if task.model.features.rows_are_cheap else EXACT_SIZE
+    if method is None and task.draws and task.model.features.rows_are_costly and rows > limit:
+        return _matrix_free(task, sizes, several, "outputs a datum are too many to make their Jacobian")
     if method is None and min(rows, d) > limit and task.draws:
         return _matrix_free(task, sizes, several)
     return Exact("primal" if d <= rows else "dual"), sizes
+
+
+def _check_exact(task: Task, method: Exact, sizes: str) -> None:
+    """Refuse a decomposition of many outputs a datum that cannot fit, before any of their Jacobian is made."""
+    features = task.model.features
+    if not features.rows_are_costly:
+        return
+    rows, d = features.shape
+    side: Side = method.side or ("primal" if d <= rows else "dual")
+    check_memory(
+        needed_bytes((rows, d), side) + rows * d * features.like.element_size(),
+        f"an exact posterior, {side} ({sizes}),",
+        "leave the method out, or use Krylov(), which take products alone; or select fewer weights, as the last layer",
+    )
 
 
 def preflight(task: Task) -> dict[str, float]:
@@ -232,7 +250,7 @@ def _exact_bytes(task: Task) -> float:
     return rows * d * item + max(3 * block, needed_bytes((rows, d), side, item) + kept)
 
 
-def _matrix_free(task: Task, sizes: str, several: bool) -> tuple[Method, str]:
+def _matrix_free(task: Task, sizes: str, several: bool, because: str = "both sides are large") -> tuple[Method, str]:
     """Krylov for one precision and one noise, CG for several, SGD where not even the columns of CG fit into memory.
 
     Half of what is free may be used. Time is not judged: stochastic gradients make twenty passes or more themselves,
@@ -243,7 +261,7 @@ def _matrix_free(task: Task, sizes: str, several: bool) -> tuple[Method, str]:
     fits, advice = by_cg <= free / 2, "ask for fewer draws, or give features in batches (Stacked)"
     if fits or not stochastic.reads_rows(features):
         check_memory(by_cg, f"a posterior by conjugate gradients ({sizes}, {task.draws} draws)", advice)
-        return (CG(), f"{sizes}, several precisions") if several else (Krylov(), f"{sizes}: both sides are large")
+        return (CG(), f"{sizes}, several precisions") if several else (Krylov(), f"{sizes}: {because}")
     check_memory(by_sgd, f"a posterior by stochastic gradients ({sizes}, {task.draws} draws)", advice)
     return SGD(), (
         f"{sizes}: of {readable(free)} free, whole passes would take {readable(by_cg)} with conjugate gradients and "

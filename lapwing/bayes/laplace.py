@@ -17,7 +17,7 @@ from torch import Tensor
 from lapwing.bayes import classification
 from lapwing.bayes.classification import Loss, Mode, PerDatum
 from lapwing.bayes.evidence import EvidenceParts, Moments, Precisions, grouped
-from lapwing.bayes.likelihoods import Curved, Gaussian
+from lapwing.bayes.likelihoods import Categorical, Curved, Gaussian
 from lapwing.bayes.linear_model import LinearModel
 from lapwing.bayes.priors import DiagonalPrior
 from lapwing.bayes.statistics import Ritz
@@ -106,6 +106,14 @@ class Tangent:
     def is_cheap(self) -> bool:
         """Whether a mode takes about a second or less."""
         return not self.lost and isinstance(self.design, Dense) and self.design.shape[1] <= classification.DENSE_SIZE
+
+    def outputs_shape(self, shape: torch.Size, targets: Tensor) -> tuple[int, ...]:
+        """The shape in which the likelihood takes outputs of this shape, the classes last."""
+        if isinstance(self.likelihood, Categorical):
+            return (-1, shape[-1])
+        if targets.ndim == 1 and targets.numel() == shape.numel():  # one by one, as under a mask
+            return (-1,)
+        return tuple(shape) if len(shape) <= 2 else (len(targets), -1)
 
     def targets_shape(self, outputs: Tensor) -> torch.Size:
         """The shape of the targets of such outputs."""
@@ -209,7 +217,8 @@ def check_not_interpolating(model: LinearModel, outputs: Tensor) -> None:
     of = model.likelihood
     assert not isinstance(of, Gaussian)
     found = of.confidence(of.shaped(outputs.double(), model.targets), model.targets)
-    confidence = 0.0 if found is None else float(found.mean())
+    each = None if found is None else found.reshape(len(model.targets), -1).mean(1)
+    confidence = 0.0 if each is None else float((each * model.weights).sum() / model.weights.sum())
     if confidence >= INTERPOLATES:
         raise ValueError(
             f"this network fits its training data perfectly (mean confidence {confidence:.3f}), so they cannot tell "

@@ -56,7 +56,7 @@ def leave_one_out(
     """
     n, m = len(model.targets), model.outputs
     noise = precision.reshape(n, m)
-    counted = noise * model.weights[:, None]
+    counted = noise * model.row_counts.reshape(n, m)
     starts = range(0, n, batch := max(1, 2**22 // (m * model.features.shape[1])))
     parts = [_of_batch(model, whitened, counted, start, min(start + batch, n), at) for start in starts]
     leverage, residual, covariance, square = (torch.cat(part) for part in zip(*parts, strict=True))

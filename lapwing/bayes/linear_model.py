@@ -16,6 +16,16 @@ from lapwing.linalg.operators import Dense, LinearOperator, Sparse, as_operator,
 
 @final
 @dataclass(frozen=True, eq=False)
+class Observed:
+    """Held-out data as a likelihood takes them: inputs, targets, and how often each counts."""
+
+    inputs: Any
+    targets: Tensor
+    weights: Tensor | None = None  # (n,), or the targets' shape
+
+
+@final
+@dataclass(frozen=True, eq=False)
 class Centre:
     """What a linear model was linearised from: its own outputs at new inputs, and its weights w̄."""
 
@@ -25,6 +35,7 @@ class Centre:
     mask: Tensor | None = None  # over these tensors, where only some of their weights are meant
     fingerprint: Callable[[], str] = str  # of everything that the outputs depend on, empty where it is not known
     moved: Callable[[Any, Tensor], Tensor] | None = None  # its outputs at inputs with w̄ + a change (d,) for weights
+    observed: Callable[[Any], Observed] | None = None  # reads data of any kind
 
 
 @final
@@ -34,9 +45,9 @@ class LinearModel:
 
     `features` (n·m × d) is a NumPy array, SciPy sparse matrix, torch tensor or LinearOperator, the m outputs of
     one datum in consecutive rows. `targets` is (n,) or (n, m); class numbers (n,) for Categorical(). `weights` (n,)
-    counts each datum that many times. `features_at` makes the feature operator of new inputs; for a design matrix that
-    is the matrix itself. `centre` is the function that predictions are drawn around, where it is not the linear
-    model's own mean.
+    counts each datum that many times, or (n, m) each target under Gaussian noise. `features_at` makes the feature
+    operator of new inputs; for a design matrix that is the matrix itself. `centre` is the function that predictions
+    are drawn around, where it is not the linear model's own mean.
 
     >>> from lapwing import Gaussian
     >>> model = LinearModel([[1.0, 0.0], [1.0, 1.0], [1.0, 2.0]], [0.1, 0.9, 2.1], Gaussian())
@@ -74,7 +85,8 @@ class LinearModel:
         if self.weights is None:
             return torch.ones(len(targets), dtype=torch.float64)
         weights = as_tensor(self.weights).double()
-        if weights.shape != targets.shape[:1] or not bool((weights.isfinite() & (weights >= 0)).all()):
+        allowed = (targets.shape[:1], targets.shape) if isinstance(self.likelihood, Gaussian) else (targets.shape[:1],)
+        if weights.shape not in allowed or not bool((weights.isfinite() & (weights >= 0)).all()):
             raise ValueError(
                 f"weights must be {len(targets)} finite numbers, none negative, got shape {tuple(weights.shape)}"
             )
@@ -97,7 +109,7 @@ class LinearModel:
     @property
     def row_counts(self) -> Tensor:  # (n * m,)
         """How often each target counts."""
-        return self.weights.repeat_interleave(self.outputs)
+        return self.weights.reshape(-1).repeat_interleave(self.features.shape[0] // self.weights.numel())
 
 
 def check_finite(what: str, operator: LinearOperator) -> None:

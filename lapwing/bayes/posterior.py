@@ -12,9 +12,11 @@ from torch import Tensor
 
 from lapwing.bayes import evidence, held_out, tuning, verification
 from lapwing.bayes.approximate import Approximate, AtWeights, Nearby
+from lapwing.bayes.axes import are_linked, as_rows, placed
 from lapwing.bayes.description import described
 from lapwing.bayes.evidence import EvidenceParts, Precisions
 from lapwing.bayes.iterative import Drawn, Sampler
+from lapwing.bayes.joint import Joint, joint, places
 from lapwing.bayes.laplace import LOST, AtMode, Known, Tangent
 from lapwing.bayes.leave_one_out import LeaveOneOut, leave_one_out
 from lapwing.bayes.left_out import NO_NETWORK, Mean, influence, left_out_labels
@@ -25,10 +27,11 @@ from lapwing.bayes.network_draws import network_draws
 from lapwing.bayes.noise import PRIOR, SAMPLE, Noise
 from lapwing.bayes.predictive import Labels, Prediction
 from lapwing.bayes.priors import DiagonalPrior
-from lapwing.bayes.spreads import Seen, seen
+from lapwing.bayes.spreads import Seen, needed_bytes, seen
 from lapwing.bayes.statistics import NO_CLOSED_FORM, Ritz, Statistics, Whitened, converged, whiten
 from lapwing.bayes.verification import Verification
 from lapwing.linalg.estimators import Estimate
+from lapwing.linalg.memory import check_memory
 from lapwing.linalg.operators import LinearOperator
 from lapwing.linalg.solvers import Preconditioner
 
@@ -100,7 +103,7 @@ class Posterior:
         """
         features = self.features_of(inputs)
         centre = self.mean_at(features, inputs, "network")
-        return centre + (features @ self.deviations.to(features.like)).mT.reshape(-1, *centre.shape)
+        return centre + placed(self.likelihood, (features @ self.deviations.to(features.like)).mT, centre, -1)
 
     def mean_at(self, features: LinearOperator, inputs: Any, mean: Literal["network", "linear"]) -> Tensor:
         if (self.centre is None or mean == "linear") and not bool(self.mean.isfinite().all()):
@@ -111,7 +114,7 @@ class Posterior:
         if mean == "network":
             return outputs
         shift = features @ (self.mean.to(features.like) - self.centre.weights.to(features.like))
-        return outputs + shift.reshape(outputs.shape)
+        return outputs + placed(self.likelihood, shift, outputs)
 
     def predict(
         self, inputs: Any, *, batch_size: int | None = None, link: Link | None = None, bounds: bool = False,
@@ -126,23 +129,59 @@ class Posterior:
         """
         features = self.features_of(inputs)
         centre, tangent, draws = self.mean_at(features, inputs, mean), self.tangent, self.deviations.shape[1]
-        seen = self.seen_at(features, centre, batch_size)
+        if features.rows_are_costly:
+            what = f"a prediction of {len(centre):,} data with {centre[:1].numel():,} outputs each"
+            check_memory(needed_bytes(features, tuple(centre.shape), draws), what, "predict fewer of them at a time")
+        seen, of = self.seen_at(features, centre, batch_size), self.likelihood
         spread = seen.spread.like(centre)
         if tangent is None:
-            shown, noise = lambda values: values, self.gaussian.variance_at(self.outputs)
+            shown, noise = lambda values: values, self._noise_at(centre)
         else:
             shown, noise = tangent.likelihood.observed, tangent.likelihood.noise_variance(centre, spread)
+        variance, rows = shown(placed(of, spread.variance, centre)), as_rows(of, centre)
         return Prediction(
             mean=shown(centre),
-            epistemic_variance=shown(spread.variance),
-            prior_variance=shown(seen.prior_variance.to(centre)),
+            epistemic_variance=variance,
+            prior_variance=shown(placed(of, seen.prior_variance, centre).to(centre)),
             noise_variance=noise,
-            draws=centre + seen.draws.to(centre) if draws else None,
-            standard_error=None if self.belief.exact else shown(spread.variance) * (2 / draws) ** 0.5,
-            bounds=verification.bounds(self, features) if bounds else None,
+            draws=centre + placed(of, seen.draws, centre, -1).to(centre) if draws else None,
+            standard_error=None if spread.draws is None else variance * (2 / draws) ** 0.5,
+            bounds=verification.bounds(self, features, centre) if bounds else None,
             seed=self.seed,
-            labels=tangent and Labels(tangent.likelihood, link or self.link, spread, self.temperature, centre),
+            labels=tangent and Labels(tangent.likelihood, link or self.link, spread, self.temperature, rows),
         )
+
+    def _noise_at(self, outputs: Tensor) -> Tensor | str:
+        """The noise variance, in a shape that broadcasts against outputs of any shape."""
+        found = self.gaussian.variance_at(self.outputs)
+        return found.reshape(outputs.shape[1:]) if isinstance(found, Tensor) and found.ndim else found
+
+    def predict_bytes(self, inputs: Any) -> float:
+        """Memory that `predict` takes for inputs with many outputs each, whose variances come from the draws.
+
+        Worked out from the first of them, before anything large is made; `predict` refuses what would not fit.
+        """
+        features = self.features_of(inputs)
+        return needed_bytes(features, (features.shape[0],), self.deviations.shape[1])
+
+    def joint(self, inputs: Any, outputs: Any) -> Joint:
+        """The joint Gaussian of chosen outputs, of one datum or of several.
+
+        `outputs` is a boolean mask of the outputs' shape, or a list of places in it, as [(0, 1, 5), (0, 1, 6)] for
+        outputs (n, 2, 9). Closed form where the posterior has one, by one reverse pass for each; else from the draws.
+
+        >>> from lapwing import Gaussian, Isotropic, LinearModel, infer
+        >>> x, y = torch.tensor([[1.0], [2.0], [3.0]]).double(), torch.tensor([1.0, 2.0, 3.5])
+        >>> infer(LinearModel(x, y, Gaussian(1.0)), prior=Isotropic(2.0)).joint(x, [0, 2]).covariance
+        tensor([[0.0625, 0.1875],
+                [0.1875, 0.5625]], dtype=torch.float64)
+        """
+        features = self.features_of(inputs)
+        centre = self.mean_at(features, inputs, "network")
+        chosen = places(outputs, tuple(centre.shape))
+        numbers = placed(self.likelihood, torch.arange(centre.numel()), centre).reshape(-1)
+        mean = centre.reshape(-1).cpu()[chosen].double()
+        return joint(self.belief, features, numbers[chosen], mean, self.deviations)
 
     def predict_unlinearised(self, inputs: Any) -> Prediction:
         """The baseline that linearising was invented against: the network itself at its weights plus each draw.
@@ -157,8 +196,9 @@ class Posterior:
 
     def seen_at(self, features: LinearOperator, centre: Tensor, batch_size: int | None) -> Seen:
         return seen(
-            self.belief, features, tuple(centre.shape), self.deviations, self.prior_noise(),
-            full=self.tangent is not None, seed=self.seed, batch_size=batch_size,
+            self.belief, features, tuple(as_rows(self.likelihood, centre).shape), self.deviations, self.prior_noise(),
+            full=self.tangent is not None and are_linked(self.likelihood, centre), seed=self.seed,
+            batch_size=batch_size,
         )  # fmt: skip
 
     def at(self, precision: Any = None, noise_std: Any = None) -> Posterior:
@@ -195,7 +235,8 @@ class Posterior:
     ) -> Posterior:  # fmt: skip
         """The posterior whose precision (and noise, unless it was given) does best on held-out data.
 
-        `validation` is a pair of inputs and targets, with their noise_std where that was given per datum. The whole
+        `validation` is a pair of inputs and targets, with their noise_std where that was given per datum, or for a
+        network whatever `fit` takes. The whole
         curve comes from one product with the validation features, without the training data; it stays in `curve`. For
         class labels temperature scaling on the same data is reported in `diagnostics`; it is mixed in only by
         temperature="tune", where it tends to take over. Without `mode` the linear mode and the evidence there are not

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, Normal
 
-from lapwing.bayes.likelihoods import Curved, Gaussian
+from lapwing.bayes.axes import class_axis
+from lapwing.bayes.likelihoods import Categorical, Curved, Gaussian
 from lapwing.bayes.links import Link, checked
 from lapwing.bayes.noise import PREDICTIVE, Noise
 from lapwing.bayes.spreads import Spread
@@ -63,7 +64,8 @@ class Prediction:
             raise ValueError(
                 "probabilities are for class labels; this prediction is of numbers: use mean, std, interval"
             )
-        return self.labels.likelihood.probabilities(self.labels.link, *self._cooled(self.labels))
+        found = self.labels.likelihood.probabilities(self.labels.link, *self._cooled(self.labels))
+        return found.movedim(-1, class_axis(self.labels.likelihood, found)) if found.ndim > 1 else found
 
     @property
     def aleatoric_variance(self) -> Tensor:
@@ -134,7 +136,8 @@ class Prediction:
         if self.labels is None:
             return self.draws + self.aleatoric_variance.sqrt() * normals.to(self.mean)
         uniform = torch.special.ndtr(normals).to(self.mean)
-        return self.labels.likelihood.sampled(self.draws / self.labels.temperature, uniform)
+        rows = self.draws.movedim(class_axis(self.labels.likelihood, self.mean), -1)
+        return self.labels.likelihood.sampled(rows / self.labels.temperature, uniform)
 
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
         """The central interval that holds a new observation with this probability."""
@@ -151,7 +154,7 @@ class Prediction:
         return low, high
 
     def log_prob(self, targets: Any) -> Tensor:
-        """The log predictive density of observed targets."""
+        """The log predictive density of observed targets; zero for class numbers that the likelihood ignores."""
         targets, expected = as_tensor(targets), self._targets_shape()
         if targets.shape != expected:
             raise ValueError(
@@ -160,10 +163,13 @@ class Prediction:
             )
         if self.labels is None:
             return self.distribution.log_prob(targets.to(self.mean))
-        rows = self._outputs(self.labels).numel()
-        known = self.labels.likelihood.checked(targets, rows).reshape(expected).to(self.mean.device)
+        rows, of = self._outputs(self.labels).numel(), self.labels.likelihood
+        ignored = targets == (of.ignore_index if isinstance(of, Categorical) else torch.inf)
+        kept = torch.where(ignored, 0, targets) if bool(ignored.any()) else targets
+        shape = (-1,) if isinstance(of, Categorical) else (len(kept), -1) if kept.ndim > 2 else kept.shape
+        known = of.checked(kept.reshape(shape), rows).reshape(expected).to(self.mean.device)
         known = known.to(self.mean) if known.is_floating_point() else known
-        return self.distribution.log_prob(known).to(self.mean)
+        return self.distribution.log_prob(known).to(self.mean).masked_fill(ignored.to(self.mean.device), 0)
 
     def with_noise(self, noise_std: Any) -> Prediction:
         """The same prediction where observations have this noise: a number, or anything that fits `mean`.
@@ -176,6 +182,11 @@ class Prediction:
 
     def _outputs(self, labels: Labels) -> Tensor:
         return self.mean if labels.outputs is None else labels.outputs
+
+    @property
+    def target_shape(self) -> torch.Size:
+        """The shape of targets: that of the outputs, without the axis of the classes where there is one."""
+        return self._targets_shape()
 
     def _targets_shape(self) -> torch.Size:
         shape = self.mean.shape
@@ -215,6 +226,11 @@ class Prediction:
         })  # fmt: skip
 
     def _label_frame(self, pd: Any) -> Any:
+        if self.mean.ndim > 2:
+            raise ValueError(
+                f"a table has one row per datum, and these outputs have shape {tuple(self.mean.shape)}: use probs, "
+                "entropy and the other fields"
+            )
         probs = self.probs.reshape(len(self.mean), -1)
         columns = {f"prob_{k}": probs[:, k] for k in range(probs.shape[1])}
         if self._targets_shape() != self.mean.shape:  # one label for all outputs of a datum

@@ -294,7 +294,8 @@ def _structured(task: Task, method: Structural, why: str) -> Solved:
         fits = at_weights(model, task.prior)
     elif task.tangent is None:
         task.report("finding the modes of the linear model")
-        model = replace(model, features=in_double(model.features)) if model.centre is not None else model
+        if model.centre is not None and not model.features.rows_are_costly:
+            model = replace(model, features=in_double(model.features))
         fits = least_squares(model, task.prior, task.shape.curvature, task.noise)
     known = approximate(task.shape, model, fits, task.noise, task.draws)
     task.report("maximising the evidence")

@@ -22,6 +22,7 @@ BLOCK_BYTES = 2**26  # of the Jacobian of a few data
 STORED_SHARE = 4  # coordinates of held-out outputs may take this part of the free memory
 DIRECTIONS = 30_000  # beyond these a ratio costs more than sharing out all of them over a grid, once
 STEP = 0.04
+OUTPUTS = 256  # a datum, beyond which no rows of a Jacobian are made: draws say how uncertain they are
 
 
 @final
@@ -29,22 +30,30 @@ STEP = 0.04
 class Spread:
     """How uncertain outputs are around their mean: in closed form, or by zero-mean draws."""
 
-    variance: Tensor  # (n, c) or (n,)
-    covariance: Tensor | None  # (n, c, c), of the outputs of one datum; None where outputs have no others
-    draws: Tensor | None = None  # (draws, n, c), where nothing better is known
+    variance: Tensor  # (n, …, c) or (n,)
+    covariance: Tensor | None  # (n, …, c, c), along the last axis; None where outputs have no others
+    draws: Tensor | None = None  # (draws, n, …, c), where nothing better is known
     seed: int = 0
 
     def deviations(self) -> Tensor:  # (points, n, c)
         """Zero-mean deviations of the outputs of each datum: the draws, or many from the covariance."""
         if self.draws is not None:
             return self.draws
-        normals = Noise(self.seed, PREDICTIVE).rows(0, POINTS // 2, self.variance[0].numel()).to(self.variance)
+        width = self.variance[0].numel() if self.covariance is None else self.variance.shape[-1]
+        normals = Noise(self.seed, PREDICTIVE).rows(0, POINTS // 2, width).to(self.variance)
         normals = torch.cat([normals, -normals])  # both signs: the mean is exact
         if self.covariance is None:
             return normals.reshape(-1, *[1] * (self.variance.ndim - 1), *self.variance.shape[1:]) * self.variance.sqrt()
         values, vectors = torch.linalg.eigh(self.covariance)
-        root = vectors * values.clamp_min(0).sqrt()[:, None]
-        return torch.einsum("nck,sk->snc", root, normals)
+        root = vectors * values.clamp_min(0).sqrt()[..., None, :]
+        return torch.einsum("...ck,sk->s...c", root, normals)
+
+    def reshaped(self, shape: tuple[int, ...]) -> Spread:
+        """The same with other axes in front of the last one."""
+        alone = self.covariance is None or len(shape) == 1
+        covariance = None if alone or self.covariance is None else self.covariance.reshape(*shape, shape[-1])
+        draws = None if self.draws is None else self.draws.reshape(-1, *shape)
+        return replace(self, variance=self.variance.reshape(shape), covariance=covariance, draws=draws)
 
     def like(self, tensor: Tensor) -> Spread:
         """The same in the precision and on the device of a tensor."""
@@ -73,15 +82,18 @@ def seen(
     belief: Whitened | Drawn, features: LinearOperator, shape: tuple[int, ...], deviations: Tensor, prior_noise: Tensor,
     *, full: bool, seed: int, batch_size: int | None = None,
 ) -> Seen:  # fmt: skip
-    """The spread of outputs of a shape (n,) or (n, c): in closed form where there is one, or from the draws.
+    """The spread of outputs of a shape (n,) or (n, …, c): in closed form where there is one, or from the draws.
 
-    With `full`, the covariance between the outputs of a datum too.
+    Where outputs of a datum are many, as pixels are, it comes from the draws, by products with their columns alone.
+    With `full`, the covariance along the last axis too.
     """
-    if not isinstance(belief, Whitened) or not belief.exact:
+    by_draws = deviations.shape[1] > 0 and _is_wide(features, shape)
+    if not isinstance(belief, Whitened) or not belief.exact or by_draws:
         return _sampled(belief.std, features, shape, deviations, prior_noise, full)
     dtype, parts = _working(belief, features), []
     k, std, deviations = (known.to(dtype) for known in (belief.values, belief.std, deviations))
-    for rows in _data(features, shape, batch_size, dtype):
+    for data in _data(features, shape, batch_size, dtype):
+        rows = _blocks(data, shape, full)
         whitened = rows * std
         inside = _coordinates(belief, whitened)
         outside = _outside(belief, whitened, inside, full)
@@ -91,6 +103,16 @@ def seen(
     prior_variance, covariance = (torch.cat([part[i] for part in parts]) for i in (0, 1))
     draws = torch.cat([part[2] for part in parts], dim=1).reshape(-1, *shape)
     return Seen(prior_variance.reshape(shape), _closed(covariance, shape, seed), draws)
+
+
+def needed_bytes(features: LinearOperator, shape: tuple[int, ...], draws: int) -> float:
+    """Memory that `seen` takes for outputs of this shape that come from so many draws, by its largest parts.
+
+    Columns for the draws and for the prior's, a product with them, and the images in double precision.
+    """
+    item, width = features.like.element_size(), features.shape[1]
+    columns, images = draws * width * (16 + 2 * item), draws * prod(shape) * (24 + 2 * item)
+    return columns + images + features.working_bytes(draws)
 
 
 def over_ratio(
@@ -103,6 +125,15 @@ def over_ratio(
     memory, the products are shared out over a grid of eigenvalues: variances are then good to 2e-4.
     """
     k = whitened.values
+    wide = prior_noise.shape[1] > 0 and _is_wide(features, shape)
+    if wide and (whitened.exact or not _fits(prod(shape), len(k))):
+
+        def drawn(ratio: float) -> Spread:
+            inside = whitened.statistics.basis.expand(whitened.pull(ratio))
+            columns = (ratio**0.5 * whitened.std)[:, None] * (prior_noise + inside)
+            return of_draws((features @ columns.to(features.like)).double().mT.reshape(-1, *shape), full)
+
+        return drawn
     if not whitened.exact:
         projected = whitened.project(features)
         prior_draws = (features @ (whitened.std[:, None] * prior_noise).to(features.like)).double()
@@ -112,11 +143,11 @@ def over_ratio(
             return of_draws(draws.mT.reshape(-1, *shape), full)
 
         return sampled
-    many = len(k) > DIRECTIONS or 8.0 * prod(shape) * len(k) > available_bytes() / STORED_SHARE
+    many = len(k) > DIRECTIONS or not _fits(prod(shape), len(k))
     grid, dtype, parts = Grid.of(k) if many else None, _working(whitened, features), []
     std = whitened.std.to(dtype)
-    for rows in _data(features, shape, None, dtype):
-        scaled = rows * std
+    for data in _data(features, shape, None, dtype):
+        scaled = _blocks(data, shape, full) * std
         inside = _coordinates(whitened, scaled)
         kept = inside if grid is None else grid.products(inside, full)
         parts.append((kept.double(), _outside(whitened, scaled, inside, full).double()))
@@ -171,10 +202,10 @@ class Grid:
         return found.movedim(0, -1)
 
 
-def of_draws(draws: Tensor, full: bool = True) -> Spread:  # (draws, n, c) or (draws, n)
+def of_draws(draws: Tensor, full: bool = True) -> Spread:  # (draws, n, …, c) or (draws, n)
     """The spread that zero-mean draws show."""
     full = full and draws.ndim > 2
-    covariance = torch.einsum("snc,snd->ncd", draws, draws) / len(draws) if full else None
+    covariance = torch.einsum("s...c,s...d->...cd", draws, draws) / len(draws) if full else None
     return Spread(draws.square().mean(0), covariance, draws)
 
 
@@ -182,7 +213,8 @@ def _closed(covariance: Tensor, shape: tuple[int, ...], seed: int) -> Spread:
     """The spread of known (n, c, c) covariances, or of (n, c) variances."""
     full = covariance.ndim == 3
     variance = covariance.diagonal(dim1=1, dim2=2) if full else covariance
-    return Spread(variance.clamp_min(0).reshape(shape), covariance if full and len(shape) > 1 else None, seed=seed)
+    kept = covariance.reshape(*shape, shape[-1]) if full and len(shape) > 1 else None
+    return Spread(variance.clamp_min(0).reshape(shape), kept, seed=seed)
 
 
 def _products(left: Tensor, right: Tensor, full: bool) -> Tensor:  # (b, c, r) -> (b, c, c) or (b, c)
@@ -202,7 +234,7 @@ def _sampled(
 ) -> Seen:
     """From draws; the prior variance from the rows where they are fewer than the draws, or from prior draws."""
     draws = (features @ deviations.to(features.like)).double().mT.reshape(-1, *shape)
-    if prod(shape[1:]) <= len(draws):
+    if prod(shape[1:]) <= len(draws) and not _is_wide(features, shape):
         prior = torch.cat([(rows * std).square().sum(2) for rows in _data(features, shape, None)]).reshape(shape)
     else:
         prior = (features @ (std[:, None] * prior_noise).to(features.like)).double().square().mean(1).reshape(shape)
@@ -224,6 +256,21 @@ def _data(
     for start in range(0, n, batch):
         stop = min(start + batch, n)
         yield features.rows(start * c, stop * c).to(dtype).reshape(stop - start, c, -1)
+
+
+def _blocks(data: Tensor, shape: tuple[int, ...], full: bool) -> Tensor:  # (b, c, d)
+    """Rows of data with several places, each place as a datum of its own where covariances are wanted."""
+    return data.reshape(-1, shape[-1], data.shape[2]) if full and len(shape) > 2 else data
+
+
+def _is_wide(features: LinearOperator, shape: tuple[int, ...]) -> bool:
+    """Whether the outputs of a datum are so many that rows of features which are not stored should not be made."""
+    outputs = prod(shape[1:])
+    return not features.squares_are_cheap and (outputs > OUTPUTS or not _fits(outputs, features.shape[1]))
+
+
+def _fits(rows: int, columns: int) -> bool:
+    return 8.0 * rows * columns <= available_bytes() / STORED_SHARE
 
 
 def _coordinates(whitened: Whitened, rows: Tensor) -> Tensor:  # (b, c, d) -> (b, c, rank)

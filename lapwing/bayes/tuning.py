@@ -13,6 +13,7 @@ from torch import Tensor
 
 from lapwing.bayes.evidence import Precisions, Problem, at_ratios, objectives
 from lapwing.bayes.likelihoods import Curved
+from lapwing.bayes.linear_model import Observed
 from lapwing.bayes.links import Link, checked
 from lapwing.bayes.spreads import Spread, over_ratio
 from lapwing.bayes.statistics import Whitened
@@ -48,7 +49,7 @@ def by_evidence(problem: Problem, tune_noise: bool, points: int = POINTS) -> Cur
 def held_out(
     whitened: Whitened, problem: Problem, features: LinearOperator, targets: Any,
     *, noise_variance: Tensor | str, tune_noise: bool, prior_noise: Tensor, outputs: Tensor | None = None,
-    with_evidence: bool = True,
+    with_evidence: bool = True, weights: Tensor | None = None,
 ) -> Curve:  # fmt: skip
     """Held-out density and evidence over multiples of the precision.
 
@@ -62,6 +63,7 @@ def held_out(
     if len(y) != features.shape[0]:
         raise ValueError(f"validation has {features.shape[0]} outputs and {len(y)} targets")
     noise = noise_variance.reshape(-1).repeat(len(y) // noise_variance.numel())
+    share = _shares(weights, len(y))
     if outputs is None:
         mean_at, variance = _over_ratio(whitened, features, prior_noise)
     else:
@@ -73,8 +75,8 @@ def held_out(
         mean = mean_at(ratio)
         spread = ratio * variance(ratio) + noise
         errors = (y - mean).square() / spread
-        b = float(1 / errors.mean()) if tune_noise else 1.0
-        return float(-0.5 * (b * errors + (2 * np.pi * spread / b).log()).mean()), b
+        b = float(1 / (share @ errors)) if tune_noise else 1.0
+        return float(-0.5 * share @ (b * errors + (2 * np.pi * spread / b).log())), b
 
     return _curve(problem if with_evidence else None, tune_noise, density, largest=problem.largest)
 
@@ -89,11 +91,14 @@ class TemperatureScaling:
     held_out_plain: float  # the same at temperature one
 
 
-def scale_temperature(likelihood: Curved, outputs: Tensor, targets: Tensor) -> TemperatureScaling:
+def scale_temperature(
+    likelihood: Curved, outputs: Tensor, targets: Tensor, weights: Tensor | None = None
+) -> TemperatureScaling:
     """The temperature that maximises the probability of held-out labels."""
+    count = len(targets) if weights is None else float(weights.sum())
 
     def score(log_temperature: float) -> float:
-        return float(likelihood.log_prob(outputs * np.exp(-log_temperature), targets)) / len(targets)
+        return float(likelihood.log_prob(outputs * np.exp(-log_temperature), targets, weights)) / count
 
     found = scipy.optimize.minimize_scalar(lambda x: -score(x), bounds=(-4, 6), method="bounded")
     return TemperatureScaling(float(np.exp(found.x)), score(found.x), score(0.0))
@@ -101,7 +106,7 @@ def scale_temperature(likelihood: Curved, outputs: Tensor, targets: Tensor) -> T
 
 def held_out_labels(
     likelihood: Curved, link: Link, outputs: Tensor, targets: Tensor, spread: Callable[[float], Spread],
-    problem: Problem, *, with_evidence: bool, temperature: float | Literal["tune"],
+    problem: Problem, *, with_evidence: bool, temperature: float | Literal["tune"], weights: Tensor | None = None,
 ) -> tuple[Curve, float]:  # fmt: skip
     """Held-out log probability over multiples of the precision, and the temperature at its best.
 
@@ -111,7 +116,8 @@ def held_out_labels(
     def cooled(ratio: float, log_temperature: float) -> float:
         cool, known = float(np.exp(-log_temperature)), spread(ratio)
         predictive = likelihood.predictive(checked(likelihood, link), cool * outputs, known.scaled(cool))
-        return float(predictive.log_prob(targets).nan_to_num(nan=LEAST).clamp_min(LEAST).sum()) / len(targets)
+        each = predictive.log_prob(targets).nan_to_num(nan=LEAST).clamp_min(LEAST).reshape(len(targets), -1).sum(1)
+        return float(_shares(weights, len(targets)) @ each.double())
 
     def density(ratio: float) -> tuple[float, float]:
         if temperature != "tune":
@@ -129,20 +135,29 @@ def held_out_labels(
     return curve, float(np.exp(found.x))
 
 
-def by_solving(
-    at: Callable[[float, float], Any], inputs: Any, targets: Any, points: int = 9, noise_std: Any = None
-) -> Curve:
+def by_solving(at: Callable[[float, float], Any], held: Observed, points: int = 9, noise_std: Any = None) -> Curve:
     """Held-out density over multiples of the precision at the tuned noise, one posterior solved for each."""
     multiples = np.logspace(-2, 2, points)
     posteriors = [at(float(multiple), 1.0) for multiple in multiples]
-    predictions = [posterior.predict(inputs) for posterior in posteriors]
+    predictions = [posterior.predict(held.inputs) for posterior in posteriors]
     if noise_std is not None:
         predictions = [prediction.with_noise(noise_std) for prediction in predictions]
-    scores = [float(prediction.log_prob(targets).mean()) for prediction in predictions]
+
+    def score(found: Any) -> float:
+        each = found.log_prob(held.targets.reshape(found.target_shape)).double().reshape(-1)
+        return float(_shares(held.weights, len(each)) @ each)
+
+    scores = [score(prediction) for prediction in predictions]
     evidences = torch.tensor([posterior.log_evidence.value for posterior in posteriors], dtype=torch.float64)
     precision, ones = torch.from_numpy(multiples), torch.ones(points, dtype=torch.float64)
     held_out = torch.tensor(scores, dtype=torch.float64)
     return Curve(precision, ones, evidences, held_out, float(multiples[int(np.argmax(scores))]), 1.0)
+
+
+def _shares(weights: Tensor | None, count: int) -> Tensor:  # (count,)
+    """The part that each of so many targets has in a mean; `weights` are one per target or one per datum."""
+    each = torch.ones(count, dtype=torch.float64) if weights is None else weights.double().reshape(-1)
+    return (each / each.sum()).repeat_interleave(count // len(each)) * (len(each) / count)
 
 
 def _over_ratio(

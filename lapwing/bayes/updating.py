@@ -94,6 +94,11 @@ def _more(posterior: Posterior, data: Any) -> LinearModel:
     offset = None
     if centre is not None:
         outputs = centre.outputs_at(inputs).double()
+        if of is not None and outputs.ndim > 2:
+            raise ValueError(
+                f"an update takes outputs (n,) or (n, c) under this likelihood, and these are {tuple(outputs.shape)}: "
+                "fit all data together"
+            )
         offset = outputs.reshape(-1) - (features @ centre.weights.to(features.like)).double()
         shape = tuple(of.targets_shape(outputs)) if of else shape
     elif of is not None and not of.model.targets.is_floating_point():

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from lapwing.bayes.approximate import Approximate
+from lapwing.bayes.axes import placed
 from lapwing.bayes.linear_model import LinearModel
 from lapwing.bayes.noise import DATA, Noise
-from lapwing.bayes.statistics import Ritz, scaled_features
+from lapwing.bayes.statistics import Ritz, Whitened, scaled_features
 from lapwing.linalg import krylov
 from lapwing.linalg.operators import Diagonal, LinearOperator, over_parts, row_blocks
 from lapwing.linalg.solvers import CG
@@ -50,8 +51,15 @@ def verify(posterior: Posterior, inputs: Any, count: int) -> Verification:
     system = Diagonal(torch.ones_like(posterior.mean).to(scaled.like)) + scaled.T @ scaled
     rtol = 1e-8 if scaled.like.dtype == torch.float64 else 1e-5  # as far as products in this precision go
     solution = CG(rtol=rtol, max_steps=20 * len(posterior.mean) + 200).solve(system, whitened_rows).checked()
-    ours = _variances(posterior, features).reshape(-1)
-    return Verification(ours[: len(rows)], (whitened_rows * solution).double().sum(0), rtol)
+    belief = posterior.belief
+    if isinstance(belief, Whitened) and belief.exact:
+        inside, k = belief.spectrum.coordinates(std * rows), belief.values
+        ours = inside.square() @ (1 / (1 + k))
+        if not belief.spectrum.complete:
+            ours = ours + ((std * rows).square().sum(1) - inside.square().sum(1)).clamp_min(0)
+    else:
+        ours = (rows @ posterior.deviations).square().mean(1)
+    return Verification(ours, (whitened_rows * solution).double().sum(0), rtol)
 
 
 def residuals(posterior: Posterior) -> Tensor:  # (1 + draws,)
@@ -79,13 +87,13 @@ def residuals(posterior: Posterior) -> Tensor:  # (1 + draws,)
     return (error - solved).norm(dim=0) / right.norm(dim=0).clamp_min(1e-300)
 
 
-def bounds(posterior: Posterior, features: LinearOperator) -> tuple[Tensor, Tensor]:
+def bounds(posterior: Posterior, features: LinearOperator, centre: Tensor) -> tuple[Tensor, Tensor]:
     """Lower and upper bounds on the epistemic variance; equal where it has a closed form."""
     known = posterior.statistics
     if not isinstance(known, tuple) or not known:
         raise ValueError("bounds come from a Krylov space: infer with method=Krylov(), or leave bounds out")
     if not isinstance(known[0].basis, Ritz):
-        exact = _variances(posterior, features)
+        exact = placed(posterior.likelihood, posterior.seen_at(features, centre, None).spread.variance, centre)
         return exact, exact
     ritz, alpha, beta = known[0].basis, float(posterior.prior.precision), float(posterior.noise_precision)
     blocks = [
@@ -95,8 +103,8 @@ def bounds(posterior: Posterior, features: LinearOperator) -> tuple[Tensor, Tens
         for rows in row_blocks(features)
     ]
     return (
-        posterior.shaped(torch.cat([block.lower for block in blocks])),
-        posterior.shaped(torch.cat([block.upper for block in blocks])),
+        placed(posterior.likelihood, torch.cat([block.lower for block in blocks]), centre),
+        placed(posterior.likelihood, torch.cat([block.upper for block in blocks]), centre),
     )
 
 
@@ -104,9 +112,3 @@ def row_precision(posterior: Posterior, model: LinearModel) -> Tensor:  # (n * m
     """The precision of every training target, as often as it counts."""
     noise = posterior.noise_precision[model.gaussian.row_groups(model.targets)]
     return noise.mul_(model.gaussian.row_precision(model.targets)).mul_(model.row_counts)
-
-
-def _variances(posterior: Posterior, features: LinearOperator) -> Tensor:
-    outputs = posterior.outputs
-    shape = (features.shape[0],) if outputs is None else (features.shape[0] // outputs, outputs)
-    return posterior.seen_at(features, torch.empty(shape), None).spread.variance

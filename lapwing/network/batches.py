@@ -3,39 +3,53 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, TypeGuard, final
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler, Subset, TensorDataset
 
+from lapwing.network.keyed import TARGETS, Batch, Keyed, read_batch
+from lapwing.network.nests import Nest, Sample, leaves, nested, outline, tensors_in
+
 BATCH_SIZE = 128
+NO_TARGETS = f"the data have no targets: give pairs of inputs and targets, or a dictionary with one of {TARGETS}"
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Batches:
-    """Pairs of inputs and targets in a fixed order, the same at every pass.
+    """Inputs and targets in a fixed order, the same at every pass.
 
-    Pairs that are in memory are used where they are. A data set is read anew at every pass, so that memory does not
-    grow with its size.
+    What is in memory is used where it is. A data set is read anew at every pass, so that memory does not grow with its
+    size.
     """
 
-    source: Sequence[tuple[Tensor, Tensor]] | DataLoader
+    source: Sequence[Any] | DataLoader | Iterable[Any]
+    keys: Keyed | None = None
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def __iter__(self) -> Iterator[tuple[Any, Tensor]]:
+        for batch in self.read():
+            if batch.targets is None:
+                raise ValueError(NO_TARGETS)
+            if batch.weights is not None:
+                raise ValueError("these data have weights or a mask, which are not used here: pass them without")
+            yield batch.inputs, batch.targets
+
+    def read(self) -> Iterator[Batch]:
+        """The batches with their weights, and without targets where there are none."""
         with untouched_random_state():  # a loader draws seeds, a data set may draw whatever it likes
             batches = iter(self.source)
         while True:
             with untouched_random_state():
-                batch = next(batches, None)
-            if batch is None:
+                raw = next(batches, None)
+            if raw is None:
                 return
-            yield _pair(batch)
+            yield read_batch(raw) if self.keys is None else self.keys.batch(raw)
 
     @property
     def targets(self) -> Tensor:
@@ -44,28 +58,27 @@ class Batches:
 
     @property
     def count(self) -> int:
-        """Number of data."""
-        if isinstance(self.source, DataLoader):
+        """Number of data; a source without length is read for it."""
+        if _has_length(self.source):
             return len(self.source.dataset)  # type: ignore[arg-type]
-        return sum(len(inputs) for inputs, _ in self.source)
+        return sum(len(batch.inputs) for batch in self.read())
 
     @property
     def inputs(self) -> Inputs:
         """The inputs alone, read when they are needed."""
-        if not isinstance(self.source, DataLoader):
-            return Inputs.of(tuple(inputs for inputs, _ in self.source))
-        loader = self.source
+        if isinstance(self.source, list):
+            return Inputs.of(tuple(batch.inputs for batch in self.read()))
+        count, source = self.count, self.source
 
-        def between(first: int, last: int) -> Iterator[Tensor]:
-            whole = (first, last) == (0, len(loader.dataset))  # type: ignore[arg-type]
-            part = (
-                loader
-                if whole
-                else _ordered(Subset(loader.dataset, range(first, last)), loader.batch_size or 1, loader)
-            )
-            return (inputs for inputs, _ in Batches(part))
+        def between(first: int, last: int) -> Iterator[Sample]:
+            if (first, last) == (0, count):
+                return _whole(self, count)
+            if not _has_length(source):
+                return cut((batch.inputs for batch in self.read()), first, last)
+            part = _ordered(Subset(source.dataset, range(first, last)), source.batch_size or 1, source)
+            return (batch.inputs for batch in Batches(part, self.keys).read())
 
-        return Inputs(self.count, between)
+        return Inputs(count, between)
 
 
 @final
@@ -74,51 +87,71 @@ class Inputs:
     """Batches of inputs that can be iterated again and again, as a whole or from one datum to another."""
 
     count: int  # data in all
-    between: Callable[[int, int], Iterator[Tensor]]
+    between: Callable[[int, int], Iterator[Any]]  # of tensors, or of nests of them
 
-    def __iter__(self) -> Iterator[Tensor]:
+    def __iter__(self) -> Iterator[Any]:
         return self.between(0, self.count)
 
     @staticmethod
-    def of(batches: Iterable[Tensor]) -> Inputs:
+    def of(batches: Iterable[Any]) -> Inputs:
         """Batches that are in memory."""
         held = tuple(batches)
-
-        def between(first: int, last: int) -> Iterator[Tensor]:
-            start = 0
-            for batch in held:
-                part = batch[max(first - start, 0) : max(last - start, 0)]
-                start += len(batch)
-                if len(part):
-                    yield part
-
-        return Inputs(sum(len(batch) for batch in held), between)
+        return Inputs(sum(len(batch) for batch in held), lambda first, last: cut(iter(held), first, last))
 
 
-def as_batches(data: Any, batch_size: int | None = None) -> Batches:
-    """Batches of a pair of tensors, a Dataset, a DataLoader or a list of pairs.
+def cut(batches: Iterator[Any], first: int, last: int) -> Iterator[Any]:
+    """The data from one number to another, batch by batch."""
+    start = 0
+    for batch in batches:
+        part = batch[max(first - start, 0) : max(last - start, 0)]
+        start += len(batch)
+        if len(part):
+            yield part
+        if start >= last:
+            return
 
-    A DataLoader is read in the order of its data set, whatever its sampler does. Data that differ from one pass to
-    the next, as with augmentation, are refused: the same datum would count as many.
+
+def _whole(batches: Batches, count: int) -> Iterator[Sample]:
+    """Every batch, and an error where a pass does not have as many data as the first had."""
+    seen = 0
+    for batch in batches.read():
+        seen += len(batch.inputs)
+        yield batch.inputs
+    if seen != count:
+        raise ValueError(
+            f"this pass over the data had {seen} of them and an earlier one {count}: a posterior needs the same data "
+            "at every pass"
+        )
+
+
+def as_batches(data: Any, batch_size: int | None = None, *, labelled: bool = True) -> Batches:
+    """Batches of tensors, dictionaries or tuples in memory, a Dataset, a DataLoader, or a list or iterable of batches.
+
+    A batch is a pair of inputs and targets, or a dictionary; `Keyed` says what its parts are where that is not plain. A
+    DataLoader is read in the order of its data set, whatever its sampler does; an iterable data set in its own order.
+    Data that differ from one pass to the next, as with augmentation, are refused: the same datum would count as many.
     """
-    batches = Batches(_source(data, batch_size or BATCH_SIZE))
-    first, again = _first(batches), _first(batches)
-    if first is None or again is None or not len(first[0]):
+    batches = _read(data, batch_size or BATCH_SIZE, labelled)
+    first, again = next(batches.read(), None), next(batches.read(), None)
+    if first is None or not len(first.inputs):
         raise ValueError("the data are empty: at least one pair of inputs and targets is needed")
-    if len(first[0]) != len(first[1]):
-        raise ValueError(f"{len(first[0])} inputs and {len(first[1])} targets in a batch: expected as many of each")
-    if not all(_same(one, other) for one, other in zip(first, again, strict=True)):
+    if again is None:
+        raise ValueError("a second pass over the data is empty: they can be read only once, pass a list of batches")
+    if labelled and first.targets is None:
+        raise ValueError(f"{NO_TARGETS}, in batches of {outline(first.inputs)}")
+    if not all(_same(*both) for both in zip(_parts(first), _parts(again), strict=True)):
         raise ValueError(
             "two passes over the data differ: turn augmentation and random transforms off, the posterior needs the "
             "same data at every pass"
         )
-    check_finite_batch(*first, number=0)
+    check_finite_batch(first.inputs, first.targets, number=0)
     return batches
 
 
-def check_finite_batch(inputs: Tensor, targets: Tensor | None, *, number: int) -> None:
+def check_finite_batch(inputs: Sample, targets: Tensor | None, *, number: int) -> None:
     """Refuse NaN and infinity, and say where the first one is."""
-    for what, part in (("inputs", inputs), ("targets", targets)):
+    named = {"inputs" if name == "inputs" else f"inputs ({name})": leaf for name, leaf in leaves(inputs).items()}
+    for what, part in (*named.items(), ("targets", targets)):
         if part is None or not part.is_floating_point():
             continue
         bad = ~part.isfinite().reshape(len(part), -1).all(1)
@@ -146,32 +179,72 @@ def _same(one: Tensor, other: Tensor) -> bool:
     return one.shape == other.shape and bool(((one == other) | ((one != one) & (other != other))).all())
 
 
-def _first(batches: Batches) -> tuple[Tensor, Tensor] | None:
-    return next(iter(batches), None)
+def _parts(batch: Batch) -> list[Tensor]:
+    return [*leaves(batch.inputs).values(), *(part for part in batch[1:] if part is not None)]
 
 
-def _source(data: Any, batch_size: int) -> Sequence[tuple[Tensor, Tensor]] | DataLoader:
+def _has_length(source: Any) -> TypeGuard[DataLoader]:
+    return isinstance(source, DataLoader) and not isinstance(source.dataset, IterableDataset)
+
+
+def _read(data: Any, batch_size: int, labelled: bool) -> Batches:
     if isinstance(data, Batches):
-        return data.source
+        return data
+    if isinstance(data, Keyed):
+        if isinstance(data.data, Keyed | Batches):
+            raise ValueError("keys were given twice: give them once, for the data themselves")
+        return Batches(_source(data.data, batch_size, _raw_pieces), data)
+    if not labelled and isinstance(data, Tensor | Nest | np.ndarray):
+        return Batches(list(nested(data).split(batch_size)))
+    return Batches(_source(data, batch_size, _pieces))
+
+
+def _source(data: Any, batch_size: int, pieces: Callable[[Any, int], list[Any]]) -> Any:
+    """Something to iterate over again and again: a list of batches, a loader in order, or the iterable itself."""
     if isinstance(data, DataLoader):
-        if isinstance(data.dataset, IterableDataset):
-            raise ValueError("an iterable data set has no order of its own: pass a list of its batches")
-        return _ordered(data.dataset, data.batch_size or batch_size, data)
-    if type(data) is TensorDataset and len(data.tensors) == 2:  # in memory as it is
-        return _source(tuple(data.tensors), batch_size)
-    if isinstance(data, Dataset):
-        return _ordered(data, batch_size, None)
-    if isinstance(data, tuple) and len(data) == 2:
-        inputs, targets = (torch.as_tensor(part) for part in data)
-        if len(inputs) != len(targets):
-            raise ValueError(f"{len(inputs)} inputs and {len(targets)} targets: expected as many of each")
-        return list(zip(inputs.split(batch_size), targets.split(batch_size), strict=True))
+        whole = isinstance(data.dataset, IterableDataset)
+        return data if whole else _ordered(data.dataset, data.batch_size or batch_size, data)
+    if isinstance(data, IterableDataset):
+        return DataLoader(data, batch_size=batch_size, generator=torch.Generator())
+    if type(data) is TensorDataset:  # in memory as it is
+        return pieces(tuple(data.tensors), batch_size)
+    if isinstance(data, tuple | Mapping):
+        return pieces(data, batch_size)
     if isinstance(data, list):
-        return [_pair(batch) for batch in data]
+        return data
+    if isinstance(data, Iterator):
+        raise ValueError("a generator can be read only once, and the data are needed again: pass a list of its batches")
+    if isinstance(data, Dataset) or (hasattr(data, "__getitem__") and hasattr(data, "__len__") and not _bare(data)):
+        return _ordered(data, batch_size, None)
+    if isinstance(data, Iterable) and not _bare(data):
+        return data
     raise ValueError(
-        f"cannot read data of type {type(data).__name__}: expected (inputs, targets), a Dataset, a DataLoader or a "
-        "list of such pairs"
+        f"cannot read data of type {type(data).__name__}: expected (inputs, targets), a dictionary, a Dataset, a "
+        "DataLoader, or a list or iterable of batches"
     )
+
+
+def _bare(data: Any) -> bool:
+    return isinstance(data, Tensor | Nest | np.ndarray | str | bytes)
+
+
+def _pieces(data: Any, batch_size: int) -> list[Any]:
+    """Data in memory, cut into batches."""
+    if isinstance(data, tuple) and len(data) == 2 and data[1] is not None and not isinstance(data[1], Tensor):
+        data = (data[0], torch.as_tensor(data[1]))
+    batch = read_batch(data)
+    pieces = [slice(start, start + batch_size) for start in range(0, len(batch.inputs), batch_size)]
+    targets, weights = batch.targets, batch.weights
+    return [
+        Batch(batch.inputs[at], None if targets is None else targets[at], None if weights is None else weights[at])
+        for at in pieces
+    ]
+
+
+def _raw_pieces(data: Any, batch_size: int) -> list[Any]:
+    """The same for data whose parts have keys, which every batch keeps."""
+    whole = Nest(tensors_in(data))
+    return [part.parts for part in whole.split(batch_size)]
 
 
 def _ordered(dataset: Any, batch_size: int, like: DataLoader | None) -> DataLoader:
@@ -184,9 +257,3 @@ def _ordered(dataset: Any, batch_size: int, like: DataLoader | None) -> DataLoad
     return DataLoader(
         dataset, batch_size=batch_size, sampler=order, num_workers=workers, collate_fn=collate, generator=seeds
     )
-
-
-def _pair(batch: Any) -> tuple[Tensor, Tensor]:
-    if not isinstance(batch, (tuple, list)) or len(batch) != 2 or not all(isinstance(part, Tensor) for part in batch):
-        raise ValueError(f"expected batches of two tensors, inputs and targets, got {type(batch).__name__}")
-    return batch[0], batch[1]

@@ -10,9 +10,10 @@ from torch.func import functional_call
 
 from lapwing.network.batches import check_finite_batch, untouched_random_state
 from lapwing.network.jacobian import Network
+from lapwing.network.nests import Sample, call, leaves
 
 
-def checked_outputs(network: Network, inputs: Tensor, number: int = 0) -> Tensor:
+def checked_outputs(network: Network, inputs: Sample, number: int = 0) -> Tensor:
     """The network's outputs on one batch, after two passes that must agree to the bit.
 
     `number` is that of the batch, for messages. Wrong devices, dtypes and NaN are refused, the last with the name of
@@ -22,8 +23,10 @@ def checked_outputs(network: Network, inputs: Tensor, number: int = 0) -> Tensor
     check_finite_batch(inputs, None, number=number)
     with untouched_random_state():
         outputs, again = network.outputs(inputs), network.outputs(inputs)
-    if not isinstance(outputs, Tensor) or outputs.ndim == 0 or len(outputs) != len(inputs):
-        raise ValueError("the network must return one tensor with one row per input")
+    if outputs.ndim == 0 or len(outputs) != len(inputs):
+        raise ValueError(
+            f"the network returns {tuple(outputs.shape)} for {len(inputs)} inputs: expected one row per input"
+        )
     weights = network.fixed[network.layout.names[0]]
     if outputs.dtype != weights.dtype:
         raise ValueError(
@@ -40,7 +43,7 @@ def checked_outputs(network: Network, inputs: Tensor, number: int = 0) -> Tensor
     return outputs
 
 
-def first_broken_layer(model: nn.Module, fixed: dict[str, Tensor], inputs: Tensor) -> str:
+def first_broken_layer(model: nn.Module, fixed: dict[str, Tensor], inputs: Sample) -> str:
     """The name and type of the first module, in the order of the forward pass, whose output is not finite."""
     found: list[str] = []
 
@@ -54,22 +57,24 @@ def first_broken_layer(model: nn.Module, fixed: dict[str, Tensor], inputs: Tenso
     handles = [watch(name, module) for name, module in model.named_modules()]
     try:
         with torch.no_grad(), untouched_random_state():
-            functional_call(model, fixed, (inputs,))
+            functional_call(model, fixed, *call(model, inputs))
     finally:
         for handle in handles:
             handle.remove()
     return found[0] if found else "none that is a module of its own"
 
 
-def _check_kind(network: Network, inputs: Tensor) -> None:
+def _check_kind(network: Network, inputs: Sample) -> None:
     weights = network.fixed[network.layout.names[0]]
-    if inputs.device != weights.device:
-        raise ValueError(
-            f"the inputs are on {inputs.device} and the network on {weights.device}: move one to the other"
-        )
-    if inputs.is_floating_point() and inputs.dtype != weights.dtype:
-        raise ValueError(
-            f"the inputs are {inputs.dtype} and the network's weights {weights.dtype}: convert one to the other's dtype"
-        )
+    for leaf in leaves(inputs).values():
+        if leaf.device != weights.device:
+            raise ValueError(
+                f"the inputs are on {leaf.device} and the network on {weights.device}: move one to the other"
+            )
+        if leaf.is_floating_point() and leaf.dtype != weights.dtype:
+            raise ValueError(
+                f"the inputs are {leaf.dtype} and the network's weights {weights.dtype}: convert one to the other's "
+                "dtype"
+            )
     if torch.is_autocast_enabled(weights.device.type):
         raise ValueError("autocast is on, and half precision is too coarse for a posterior: leave its context first")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lapwing.bayes.files import Stored, read, restore
-from lapwing.bayes.likelihoods import Gaussian
+from lapwing.bayes.likelihoods import Categorical, Gaussian
 from lapwing.bayes.linear_model import Centre, LinearModel
 from lapwing.bayes.posterior import Posterior
 from lapwing.linalg.operators import as_operator
@@ -61,7 +61,12 @@ def _linearised(stored: Stored, model: nn.Module, names: tuple[str, ...]) -> tup
             first = inputs[:1] if isinstance(inputs, Tensor) else next(iter(as_batches(inputs)))[0][:1]
             with torch.no_grad():
                 outputs = model(first)
-            found.append(linearise(model, (first, torch.zeros_like(outputs)), Gaussian(1.0), select=select))
+            of = stored.plain.get("likelihood") or {}
+            if of.get("name") == "Categorical":  # whose classes may lie on any axis
+                of, targets = Categorical(dim=of.get("dim", -1)), outputs.select(of.get("dim", -1), 0).long() * 0
+                found.append(linearise(model, (first, targets), of, select=select))
+            else:
+                found.append(linearise(model, (first, torch.zeros_like(outputs)), Gaussian(1.0), select=select))
         return found[0]
 
     def outputs_at(inputs: Any) -> Tensor:

@@ -11,13 +11,14 @@ from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from lapwing.network.jacobian import Network
+from lapwing.network.nests import Sample, call
 
 REST = "everything else"
 STRETCH = 2.0  # exact in floating point, and large enough that the ε of a normalisation matters less than before
 TOLERANCE = 0.01  # of what a random change of the same length does to the outputs
 
 
-def weight_groups(network: Network, kind: str, inputs: Tensor) -> dict[str, Tensor]:
+def weight_groups(network: Network, kind: str, inputs: Sample) -> dict[str, Tensor]:
     """Indices of the chosen weights by group: one per "layer", or one per "normalised" matrix and one for the rest.
 
     A normalised group is a matrix (with its bias) whose scale a normalisation removes. That is tried out on `inputs`:
@@ -38,7 +39,7 @@ def weight_groups(network: Network, kind: str, inputs: Tensor) -> dict[str, Tens
     return {**groups, **({REST: rest.nonzero().flatten()} if bool(rest.any()) else {})}
 
 
-def normalised(network: Network, inputs: Tensor) -> dict[str, tuple[str, ...]]:
+def normalised(network: Network, inputs: Sample) -> dict[str, tuple[str, ...]]:
     """Names of the tensors of every normalised group that holds a chosen weight, by the name of their layer."""
     with torch.no_grad():
         fed = _fed_statistics(network, inputs)
@@ -66,7 +67,7 @@ def _candidates(
     yield (matrix,), ()
 
 
-def _invariant(network: Network, inputs: Tensor, group: tuple[str, ...], statistics: tuple[str, ...]) -> bool:
+def _invariant(network: Network, inputs: Sample, group: tuple[str, ...], statistics: tuple[str, ...]) -> bool:
     """Whether stretching the group, and the running statistics after it, changes the outputs next to nothing.
 
     Biases are moved first: one that happens to be zero tells nothing.
@@ -85,11 +86,11 @@ def _invariant(network: Network, inputs: Tensor, group: tuple[str, ...], statist
         shaken[name] = base[name] + random * (move.norm() / random.norm())
     for name in statistics:
         stretched[name] = base[name] * (STRETCH if name.endswith("mean") else STRETCH**2)
-    before, after, other = (_outputs(network.model, values, inputs) for values in (base, stretched, shaken))
+    before, after, other = (_outputs(network, values, inputs) for values in (base, stretched, shaken))
     return bool((after - before).norm() <= TOLERANCE * (other - before).norm()) and not torch.equal(other, before)
 
 
-def _fed_statistics(network: Network, inputs: Tensor) -> dict[str, str]:
+def _fed_statistics(network: Network, inputs: Sample) -> dict[str, str]:
     """Layer to the BatchNorm, in eval mode with running statistics, that is called on just its output."""
     made: dict[int, str] = {}
     kept, fed = list[Any](), dict[str, str]()
@@ -106,15 +107,15 @@ def _fed_statistics(network: Network, inputs: Tensor) -> dict[str, str]:
 
     handles = [watch(name, module) for name, module in network.model.named_modules()]
     try:
-        _outputs(network.model, network.fixed, inputs)
+        _outputs(network, network.fixed, inputs)
     finally:
         for handle in handles:
             handle.remove()
     return fed
 
 
-def _outputs(model: nn.Module, values: dict[str, Tensor], inputs: Tensor) -> Tensor:
-    return functional_call(model, values, (inputs,))
+def _outputs(network: Network, values: dict[str, Tensor], inputs: Sample) -> Tensor:
+    return network.view.raw(functional_call(network.model, values, *call(network.model, inputs)))
 
 
 def _normal(like: Tensor, generator: torch.Generator) -> Tensor:

@@ -16,9 +16,11 @@ from torch.func import functional_call, jvp, vjp, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lapwing.linalg.operators import LinearOperator
-from lapwing.linalg.operators.interface import Weigh
+from lapwing.linalg.operators.interface import Weigh, unit_columns
 from lapwing.network.batches import Inputs
 from lapwing.network.factors import COLUMNS, Factors, Rows, Tokens, Unfactored, elementary_norms, factor
+from lapwing.network.nests import Sample, call, leaves
+from lapwing.network.outputs import AS_IT_IS, View
 from lapwing.network.parameters import Layout, Select, check_model
 
 Weights = dict[str, Tensor]
@@ -26,6 +28,9 @@ Forward = Literal["plain", "tracked"] | None  # None where an operation has no f
 FACTOR_ELEMENTS = 2**25  # numbers that the factors of the data worked on at once may hold
 CHUNK = 4  # columns at once in forward mode where nothing else is known
 PROBED = 16  # data that a probe works on
+WIDE = 256  # outputs a datum, beyond which there are no factors, and rows and data are worked on a few at a time
+UNITS = 32  # rows at once of a datum that has so many
+WIDE_BYTES = 2**28  # that the layers of such data may take at once
 
 
 @final
@@ -36,13 +41,14 @@ class Network:
     model: nn.Module
     layout: Layout
     fixed: Weights  # a copy of every parameter and buffer: training on does not change a posterior
+    view: View = AS_IT_IS
 
     @staticmethod
-    def of(model: nn.Module, select: Select = None) -> Network:
+    def of(model: nn.Module, select: Select = None, view: View | None = None) -> Network:
         """A network in eval mode, checked."""
         check_model(model)
         fixed = {name: tensor.detach().clone() for name, tensor in (*model.named_parameters(), *model.named_buffers())}
-        return Network(model, Layout.of(model, select), fixed)
+        return Network(model, Layout.of(model, select), fixed, view or AS_IT_IS)
 
     @property
     def weights(self) -> Tensor:  # (p,)
@@ -57,29 +63,29 @@ class Network:
         """The same tensors, recording gradients."""
         return {name: weight.detach().requires_grad_() for name, weight in self.chosen().items()}
 
-    def __call__(self, weights: Weights, inputs: Tensor) -> Tensor:  # (b, c)
+    def __call__(self, weights: Weights, inputs: Sample) -> Tensor:  # (b, c)
         """The outputs at some values of the chosen tensors, one row per datum."""
         with sdpa_kernel(SDPBackend.MATH):  # the fused kernels of attention have no second derivative
-            outputs = functional_call(self.model, {**self.fixed, **weights}, (inputs,))
-        return outputs.reshape(len(inputs), -1)
+            returned = functional_call(self.model, {**self.fixed, **weights}, *call(self.model, inputs))
+        return self.view.rows(self.view.raw(returned))
 
-    def outputs(self, inputs: Tensor) -> Tensor:  # (b, *shape)
+    def outputs(self, inputs: Sample) -> Tensor:  # (b, *shape)
         """The network's own outputs."""
         with torch.no_grad():
-            return functional_call(self.model, self.fixed, (inputs,))
+            return self.view.raw(functional_call(self.model, self.fixed, *call(self.model, inputs)))
 
     def moved(self, change: Tensor) -> Network:  # (p,)
         """The same network with something added to its chosen weights."""
         parts = self.layout.unflatten(change.to(self.fixed[self.layout.names[0]]))
         return replace(self, fixed={**self.fixed, **{name: self.fixed[name] + part for name, part in parts.items()}})
 
-    def directional(self, inputs: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:  # (b, c), (b, c, k)
+    def directional(self, inputs: Sample, columns: Tensor) -> tuple[Tensor, Tensor]:  # (b, c), (b, c, k)
         """Outputs f(x) and J(x) z for every column z, both differentiable with respect to the inputs x."""
         with elementary_norms():
             found = [self._directional(inputs, self.layout.unflatten(column)) for column in columns.mT]
             return self(self.chosen(), inputs), torch.stack(found, dim=-1)
 
-    def _directional(self, inputs: Tensor, tangent: Weights) -> Tensor:
+    def _directional(self, inputs: Sample, tangent: Weights) -> Tensor:
         with torch.enable_grad():
             try:
                 return jvp(lambda weights: self(weights, inputs), (self.tracked(),), (tangent,))[1]
@@ -101,6 +107,7 @@ class Plan:
     chunk: int = 1  # columns at once in forward mode
     factored_from: float = torch.inf  # columns from which the factors of every layer are worth their passes
     data: int = 1  # data at once in factored form
+    pieces: int | None = None  # data at once in forward and reverse mode, None for whole batches
 
 
 @final
@@ -140,7 +147,7 @@ class _Direct:
     """Products with the Jacobian of one batch by passes through the network, forward and reverse."""
 
     network: Network
-    inputs: Tensor
+    inputs: Sample
     plan: Plan
 
     def times(self, x: Tensor) -> Tensor:  # (p, k) -> (b · c, k)
@@ -171,7 +178,7 @@ class _Direct:
         return total.mT
 
     def rows(self) -> Tensor:  # (b · c, p)
-        return torch.cat([_rows_of(self.network, datum[None]) for datum in self.inputs])
+        return torch.cat([_rows_of(self.network, datum) for datum in self.inputs.split(1)])
 
     @cached_property
     def _graph(self) -> tuple[Tensor, Weights]:
@@ -213,6 +220,10 @@ class Jacobian(LinearOperator):
 
     rows_are_cheap = True
 
+    @property
+    def rows_are_costly(self) -> bool:
+        return self.outputs > WIDE
+
     def matmat(self, x: Tensor) -> Tensor:
         columns = x.to(self.like)  # a solver may keep more digits than the network has
         return torch.cat([piece.times(columns) for piece in self._pieces(x.shape[1] / 2)]).to(x)
@@ -238,25 +249,36 @@ class Jacobian(LinearOperator):
         return torch.cat(images).to(given), total.to(given)
 
     def rows(self, start: int, stop: int) -> Tensor:
-        """Rows of whole data, by one reverse pass per output."""
+        """Rows by one reverse pass per output."""
         first, last = start // self.outputs, -(-stop // self.outputs)
+        if self.rows_are_costly:
+            return self._few_rows(start, stop, first, last)
         pieces = [piece.rows() for piece in self._of(self.inputs.between(first, last), torch.inf)]
         rows = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
         return rows[start - first * self.outputs : stop - first * self.outputs]
+
+    def _few_rows(self, start: int, stop: int, first: int, last: int) -> Tensor:
+        """Rows of data with many outputs: by forward passes where weights are fewer than they."""
+        if self.shape[1] < (stop - start) / (last - first):
+            part = replace(self, inputs=Inputs(last - first, lambda a, b: self.inputs.between(first + a, first + b)))
+            whole = part.matmat(torch.eye(self.shape[1], dtype=self.like.dtype, device=self.like.device))
+            return whole[start - first * self.outputs : stop - first * self.outputs]
+        data = (datum for batch in self.inputs.between(first, last) for datum in batch.split(1))
+        parts = []
+        for number, datum in enumerate(data, start=first):
+            before = number * self.outputs
+            parts.append(_rows_of(self.network, datum, max(start - before, 0), min(stop - before, self.outputs)))
+        return torch.cat(parts)
 
     def working_bytes(self, columns: int) -> float:
         """Measured on the first data: what a forward pass keeps, and the factors where they are used."""
         batch = next(iter(self.inputs))
         few, network = batch[:2], self.network
-        kept: dict[int, int] = {}
-        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(lambda t: _counted(t, kept), lambda t: t):
-            outputs = network(network.tracked(), few)
-        given = {tensor.untyped_storage().data_ptr() for tensor in (few, *network.fixed.values())}
-        each = sum(size for place, size in kept.items() if place not in given) / len(few)
+        each = _activation_bytes(network, few)
         item, sizes = self.like.element_size(), network.layout.sizes
-        del outputs
         if columns < self.plan.factored_from:  # tangents of a chunk go along, with the patches of their convolutions
-            return len(batch) * each * (1 + self.plan.chunk) + 3 * item * sum(sizes) * self.plan.chunk
+            data = min(len(batch), self.plan.pieces or len(batch))
+            return data * each * (1 + self.plan.chunk) + 3 * item * sum(sizes) * self.plan.chunk
         found = factor(lambda weights: network(weights, few), network.chosen(), columns)
         data = min(len(batch), self.plan.data)
         summed = 2 * item * sum(sizes) * columns + 4 * item * max(sizes) * min(columns, COLUMNS)
@@ -265,13 +287,14 @@ class Jacobian(LinearOperator):
     def _pieces(self, columns: float) -> Iterator[_Factored | _Direct]:
         return self._of(iter(self.inputs), columns)
 
-    def _of(self, batches: Iterator[Tensor], columns: float) -> Iterator[_Factored | _Direct]:
+    def _of(self, batches: Iterator[Sample], columns: float) -> Iterator[_Factored | _Direct]:
         factored = columns >= self.plan.factored_from
         for batch in batches:
-            for part in batch.split(self.plan.data) if factored else (batch,):
+            size = self.plan.data if factored else self.plan.pieces or len(batch)
+            for part in batch.split(size):
                 yield self._factored(part, columns) if factored else _Direct(self.network, part, self.plan)
 
-    def _factored(self, batch: Tensor, columns: float) -> _Factored | _Direct:
+    def _factored(self, batch: Sample, columns: float) -> _Factored | _Direct:
         try:
             found = factor(lambda weights: self.network(weights, batch), self.network.chosen(), columns)
         except Unfactored:  # a path through the network that the probe did not take
@@ -279,14 +302,34 @@ class Jacobian(LinearOperator):
         return _Factored(self.network.layout, found.terms, found.outputs.numel())
 
 
-def _rows_of(network: Network, datum: Tensor) -> Tensor:  # (c, p)
+def _rows_of(network: Network, datum: Sample, start: int = 0, stop: int | None = None) -> Tensor:  # (rows, p)
+    """Rows of one datum."""
     found: Any = vjp(lambda weights: network(weights, datum), network.chosen())
     outputs, pull = found
-    units = torch.eye(outputs.numel(), dtype=outputs.dtype, device=outputs.device)[:, None]
+    count = outputs.numel() if stop is None else stop
+    height, parts = count if outputs.numel() <= WIDE else UNITS, []
+    for first in range(start, count, height):
+        last = min(first + height, count)
+        units = unit_columns(outputs.numel(), first, last, outputs).mT[:, None]
+        parts.append(_pulled(network, pull, units))
+    return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+
+def _pulled(network: Network, pull: Any, units: Tensor) -> Tensor:
     with _quiet():
         (gradients,) = vmap(pull)(units)
     flat = torch.cat([gradients[name].reshape(len(units), -1) for name in network.layout.names], dim=1)
     return network.layout.gather(flat.detach().mT).mT
+
+
+def _activation_bytes(network: Network, few: Sample) -> float:
+    """What a forward pass keeps for each of a few data."""
+    kept: dict[int, int] = {}
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(lambda t: _counted(t, kept), lambda t: t):
+        outputs = network(network.tracked(), few)
+    given = {tensor.untyped_storage().data_ptr() for tensor in (*leaves(few).values(), *network.fixed.values())}
+    del outputs
+    return sum(size for place, size in kept.items() if place not in given) / len(few)
 
 
 def _held(found: Factors) -> int:
@@ -312,10 +355,20 @@ def prepared(jacobian: Jacobian) -> Jacobian:
     """The same Jacobian with a plan found by a short probe on its first data."""
     batch = next(iter(jacobian.inputs))[:PROBED]
     probe = replace(jacobian, inputs=Inputs.of((batch,)))
+    if jacobian.outputs > WIDE:
+        return replace(jacobian, plan=_in_pieces(probe, batch))
     plan = _with_factors(replace(probe, plan=Plan(forward_mode(probe), chunk=CHUNK)), batch[:3])
     if plan.factored_from > 2 * CHUNK:  # otherwise few columns are left to forward mode
         plan = replace(plan, chunk=_chunk(replace(probe, plan=plan), batch))
     return replace(jacobian, plan=plan)
+
+
+def _in_pieces(jacobian: Jacobian, batch: Sample) -> Plan:
+    """A plan for a network with many outputs: so few data and columns at once that their layers take little memory."""
+    plan = Plan(forward_mode(jacobian), chunk=CHUNK)
+    most = WIDE_BYTES / max(1.0, 2 * _activation_bytes(jacobian.network, batch[:1]))
+    plan = replace(plan, chunk=_chunk(replace(jacobian, plan=plan), batch[:1], largest=max(1, int(most))))
+    return replace(plan, pieces=max(1, int(most / plan.chunk)))
 
 
 def forward_mode(jacobian: Jacobian) -> Forward:
@@ -334,12 +387,12 @@ def forward_mode(jacobian: Jacobian) -> Forward:
     return None
 
 
-def _chunk(jacobian: Jacobian, batch: Tensor) -> int:
+def _chunk(jacobian: Jacobian, batch: Sample, largest: int = 16) -> int:
     """Columns at once: more of them while a column gets cheaper."""
     best, least = 1, torch.inf
     if jacobian.plan.forward is None:
         return best
-    for chunk in (1, 4, 8, 16):
+    for chunk in (size for size in (1, 4, 8, 16) if size <= largest):
         columns = torch.ones(jacobian.shape[1], chunk).to(jacobian.like)
         direct = _Direct(jacobian.network, batch, replace(jacobian.plan, chunk=chunk))
         try:
@@ -354,14 +407,12 @@ def _chunk(jacobian: Jacobian, batch: Tensor) -> int:
     return best
 
 
-def _with_factors(jacobian: Jacobian, batch: Tensor) -> Plan:
+def _with_factors(jacobian: Jacobian, batch: Sample) -> Plan:
     """The plan with factors, where the network has them, they fit and their products agree with the direct ones.
 
     They cost two passes per output, a column by direct products about four.
     """
     plan, like = jacobian.plan, jacobian.like
-    if jacobian.outputs > 256:
-        return plan
     try:
         found = factor(lambda w: jacobian.network(w, batch), jacobian.network.chosen(), torch.inf)
     except Unfactored:

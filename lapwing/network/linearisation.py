@@ -8,85 +8,116 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lapwing.bayes.likelihoods import Categorical, Curved, Gaussian, Likelihood
-from lapwing.bayes.linear_model import Centre, LinearModel
+from lapwing.bayes.likelihoods import Categorical, Gaussian, Likelihood
+from lapwing.bayes.linear_model import Centre, LinearModel, Observed
 from lapwing.linalg.curvature import Curvature
-from lapwing.network.batches import BATCH_SIZE, Batches, Inputs, as_batches
+from lapwing.network.batches import NO_TARGETS, Batches, Inputs, as_batches, check_finite_batch
 from lapwing.network.checks import checked_outputs
 from lapwing.network.groups import weight_groups
 from lapwing.network.jacobian import Jacobian, Network, prepared
 from lapwing.network.kfac import Structure, root_of, structured
+from lapwing.network.kfac.roots import Root, per_place, scaled
+from lapwing.network.nests import Nest, required
+from lapwing.network.observations import observe
+from lapwing.network.outputs import Output, View
 from lapwing.network.parameters import Select, fingerprint
 
 
 def linearise(
-    model: nn.Module, data: Any, likelihood: Likelihood, *, select: Select = None, total: int | None = None
-) -> LinearModel:
+    model: nn.Module, data: Any, likelihood: Likelihood, *, select: Select = None, total: int | None = None,
+    output: Output = None,
+) -> LinearModel:  # fmt: skip
     """The linear model of a trained network: features J, offset f − J w̄, and the network's output as centre.
 
     Under Gaussian noise the offset is taken from the targets; class labels stay as they are.
 
     `data` is anything `as_batches` reads; `select` chooses weights by name or by a mask; `total` is the size of the
-    whole training set where `data` is a part of it, so that each datum counts `total / n` times.
+    whole training set where `data` is a part of it, so that each datum counts `total / n` times. `output` says which
+    tensor is meant where the network returns several: a key, a place or a function.
     """
-    network, batches = Network.of(model, select), as_batches(data)
-    checked = [(checked_outputs(network, inputs, i), targets) for i, (inputs, targets) in enumerate(batches)]
-    outputs = torch.cat([part for part, _ in checked])
-    targets = _targets(torch.cat([part for _, part in checked]), outputs, likelihood)
-    features = prepared(Jacobian(network, batches.inputs, outputs[0].numel()))
-    offset = outputs.reshape(-1) - features @ network.weights
+    dim = likelihood.dim if isinstance(likelihood, Categorical) else -1
+    network, batches = Network.of(model, select, View(output, dim)), as_batches(data)
+    outputs, observed = _observed(network, batches, likelihood)
+    targets, weights, n = observed.targets, observed.weights, len(outputs)
+    features = prepared(Jacobian(network, observed.inputs, outputs[0].numel()))
+    offset = network.view.rows(outputs).reshape(-1) - features @ network.weights
     if isinstance(likelihood, Gaussian):
         targets = (targets.reshape(-1) - offset.to(targets)).reshape(targets.shape)
-    if total is not None and total < len(targets):
-        raise ValueError(f"total is {total}, less than the {len(targets)} data given: it counts the whole training set")
-    weights = None if total is None else torch.full((len(targets),), total / len(targets), dtype=torch.float64)
+    if total is not None:
+        if total < n:
+            raise ValueError(f"total is {total}, less than the {n} data given: it counts the whole training set")
+        each = torch.full(targets.shape[:1], total / n, dtype=torch.float64) if weights is None else weights * total / n
+        weights = each
     return LinearModel(
         features, targets, likelihood, weights=weights, offset=offset.double(),
-        features_at=lambda inputs: replace(features, inputs=_inputs(inputs)),
+        features_at=lambda inputs: replace(features, inputs=_inputs(network, inputs)),
         blocks=network.layout.tensor_of(),
         groups=lambda kind: weight_groups(network, kind, next(iter(features.inputs))),
         structure=lambda method, scale, seed: _structure(
             structured(
-                network, features.inputs, root_of(likelihood, targets), method, scale=scale, counts=weights, seed=seed
+                network, features.inputs, _root(likelihood, targets, weights, features), method, scale=scale,
+                counts=weights if _one_each(weights, features) else None, seed=seed,
             )
         ),
         centre=Centre(
-            lambda inputs: torch.cat([network.outputs(batch) for batch in _inputs(inputs)]), network.weights,
+            lambda inputs: _joined([network.outputs(batch) for batch in _inputs(network, inputs)]), network.weights,
             network.layout.names, network.layout.mask, lambda: fingerprint(network.fixed),
-            lambda inputs, change: torch.cat([network.moved(change).outputs(batch) for batch in _inputs(inputs)]),
+            lambda inputs, change: _joined(
+                [network.moved(change).outputs(batch) for batch in _inputs(network, inputs)]
+            ),
+            lambda data: _observed(network, as_batches(data), likelihood)[1],
         ),
     )  # fmt: skip
+
+
+def _observed(network: Network, batches: Batches, likelihood: Likelihood) -> tuple[Tensor, Observed]:
+    """The network's outputs on data, (n, *shape), and their targets as the likelihood takes them."""
+    outputs, targets, weights = list[Tensor](), list[Tensor](), list[Tensor | None]()
+    for number, batch in enumerate(batches.read()):
+        if batch.targets is None:
+            raise ValueError(NO_TARGETS)
+        check_finite_batch(batch.inputs, batch.targets, number=number)
+        outputs.append(checked_outputs(network, batch.inputs, number))
+        targets.append(batch.targets)
+        weights.append(batch.weights)
+    found, given = _joined(outputs), _joined(targets, "targets")
+    counts = [part for part in weights if part is not None]
+    return found, observe(batches.inputs, found, given, torch.cat(counts) if counts else None, likelihood)
+
+
+def _joined(parts: list[Tensor], what: str = "outputs") -> Tensor:
+    shapes = {tuple(part.shape[1:]) for part in parts}
+    if len(shapes) > 1:
+        raise ValueError(
+            f"the {what} of different batches have different shapes, {sorted(shapes)[:3]}: bring their data to one "
+            "size, as by padding all of them to one length, with a mask or targets of -100 for what was added"
+        )
+    return torch.cat(parts)
+
+
+def _root(likelihood: Likelihood, targets: Tensor, weights: Tensor | None, features: Jacobian) -> Root:
+    """A root of the curvature of every datum; weights that are not one for all its outputs are in it."""
+    root, rows = root_of(likelihood, targets), features.shape[0]
+    if isinstance(likelihood, Categorical) and len(targets) > features.inputs.count:
+        root = per_place(root, rows // len(targets))
+    if weights is None or _one_each(weights, features):
+        return root
+    return scaled(root, weights.reshape(-1).repeat_interleave(rows // weights.numel()))
+
+
+def _one_each(weights: Tensor | None, features: Jacobian) -> bool:
+    return weights is None or weights.shape == (features.inputs.count,)
 
 
 def _structure(found: Structure) -> tuple[Curvature, dict[str, Any]]:
     return found.curvature, found.diagnostics
 
 
-def _inputs(data: Any) -> Inputs:
-    if isinstance(data, Tensor):
-        return Inputs.of(data.split(BATCH_SIZE))
-    return (data if isinstance(data, Batches) else as_batches(data)).inputs
-
-
-def _targets(targets: Tensor, outputs: Tensor, likelihood: Likelihood) -> Tensor:
-    if isinstance(likelihood, Categorical):
-        if outputs.ndim != 2 or targets.shape not in ((len(outputs),), (len(outputs), 1)):
-            raise ValueError(
-                f"targets of shape {tuple(targets.shape)} do not fit outputs of shape {tuple(outputs.shape)}: "
-                "Categorical() expects outputs (n, classes) and class numbers (n,)"
-            )
-        return likelihood.checked(targets.reshape(-1), outputs.numel())
-    if isinstance(likelihood, Curved):
-        shape = likelihood.targets_shape(outputs.shape if outputs.ndim <= 2 else outputs.flatten(1).shape)
-        if targets.numel() != shape.numel() or len(targets) != len(outputs):
-            raise ValueError(
-                f"targets of shape {tuple(targets.shape)} do not fit outputs of shape {tuple(outputs.shape)}: "
-                f"{type(likelihood).__name__} expects targets of shape {tuple(shape)}"
-            )
-        return likelihood.checked(targets.reshape(shape), outputs.numel())
-    if targets.numel() != outputs.numel() or len(targets) != len(outputs):
-        raise ValueError(
-            f"targets of shape {tuple(targets.shape)} do not fit outputs of shape {tuple(outputs.shape)}: "
-            "expected one number per output"
-        )
-    return targets.double().reshape(outputs.shape if outputs.ndim <= 2 else (len(outputs), -1))
+def _inputs(network: Network, data: Any) -> Inputs:
+    """Inputs of any kind; of a tuple of as many tensors as the network takes, that is what they are."""
+    if isinstance(data, Inputs):
+        return data
+    several = isinstance(data, tuple) and all(isinstance(part, Tensor) for part in data) and len(data) > 1
+    if several and required(network.model) == len(data):
+        data = Nest(data)
+    return as_batches(data, labelled=False).inputs

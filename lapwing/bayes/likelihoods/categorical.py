@@ -21,12 +21,16 @@ if TYPE_CHECKING:
 class Categorical(Curved):
     """Targets (n,) that are class numbers 0 … c − 1, with the softmax of outputs (n, c) as their probabilities.
 
+    A network may have outputs of more axes, one class number for each pixel or token: `dim` is then the axis of the
+    classes, and targets have the others. Targets of `ignore_index` do not count. Inside, classes come last.
     −log p is convex in the outputs, so B is its Hessian diag(π) − π πᵀ; no c × c matrix is made.
 
     >>> Categorical().log_prob(torch.zeros(2, 4).double(), torch.tensor([3, 1])).exp()
     tensor(0.0625, dtype=torch.float64)
     """
 
+    dim: int = -1
+    ignore_index: int = -100
     has_classes: ClassVar[bool] = True
 
     @property
@@ -100,7 +104,9 @@ class Categorical(Curved):
 
     def predictive(self, link: Link, mean: Tensor, spread: Spread) -> distributions.Categorical:
         """The distribution of new labels."""
-        return distributions.Categorical(logits=links.class_logits(link, mean, spread), validate_args=False)
+        flat = mean.reshape(-1, mean.shape[-1])
+        logits = links.class_logits(link, flat, spread.reshaped(tuple(flat.shape))).reshape(mean.shape)
+        return distributions.Categorical(logits=logits, validate_args=False)
 
     def probabilities(self, link: Link, mean: Tensor, spread: Spread) -> Tensor:  # mean's shape
         """The predictive probability of every class."""

@@ -267,6 +267,10 @@ class Product(LinearOperator):
             return right.rows_are_cheap
         return isinstance(right, Diagonal) and left.rows_are_cheap
 
+    @property
+    def rows_are_costly(self) -> bool:
+        return self.left.rows_are_costly or self.right.rows_are_costly
+
     def normal(self, x: Tensor, weigh: Weigh | None = None) -> tuple[Tensor, Tensor]:
         if isinstance(self.right, Diagonal):
             image, product = self.left.normal(self.right.matmat(x), weigh)
@@ -418,6 +422,10 @@ class Double(LinearOperator):
 
     def working_bytes(self, columns: int) -> float:
         return self.inner.working_bytes(columns)
+
+    @property
+    def rows_are_costly(self) -> bool:
+        return self.inner.rows_are_costly
 
     def matmat(self, x: Tensor) -> Tensor:
         return self.inner.matmat(x.to(self.inner.like)).double()

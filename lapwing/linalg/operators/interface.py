@@ -82,6 +82,11 @@ class LinearOperator(ABC):
         return False
 
     @property
+    def rows_are_costly(self) -> bool:
+        """Whether rows are so many a datum that products serve better, as for a network whose outputs are pixels."""
+        return False
+
+    @property
     def squares_are_cheap(self) -> bool:
         """Whether norms of rows and columns cost about a product, as where the numbers are stored."""
         return False

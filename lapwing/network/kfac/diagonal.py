@@ -12,12 +12,13 @@ from lapwing.linalg.estimators import Estimates
 from lapwing.network.jacobian import Network
 from lapwing.network.kfac.roots import Root, counted, sampled
 from lapwing.network.kfac.tape import NO_BASES, Bases, Layers, listen, other_rows, pieces
+from lapwing.network.nests import Sample
 
 FOURTH = 2 / 3  # v = Σ ε_c x_c with random signs has Var v² = E v⁴ − (Σ x_c²)² and E v⁴ ≤ 3 (Σ x_c²)²
 
 
 def column_squares(
-    network: Network, batches: Iterable[Tensor], weights: Tensor | None = None, *, probes: int | None = None,
+    network: Network, batches: Iterable[Sample], weights: Tensor | None = None, *, probes: int | None = None,
     seed: int = 0,
 ) -> Estimates:  # fmt: skip
     """Σ over rows of w · J² for every weight, (p,): the squared columns of the Jacobian of batches of inputs.
@@ -39,7 +40,7 @@ def column_squares(
 
 
 def diagonal(
-    network: Network, batches: Iterable[Tensor], root: Root, *, counts: Tensor | None = None,
+    network: Network, batches: Iterable[Sample], root: Root, *, counts: Tensor | None = None,
     probes: int | None = None, seed: int = 0,
 ) -> Estimates:  # fmt: skip
     """The diagonal of Σ_n count · J_nᵀ R_n R_nᵀ J_n, (p,): exact by a reverse pass per column of R, or sampled.
@@ -74,7 +75,7 @@ def diagonal(
 
 
 def row_squares(
-    network: Network, batches: Iterable[Tensor], weights: Tensor | None = None, *, layers: Layers | None = None
+    network: Network, batches: Iterable[Sample], weights: Tensor | None = None, *, layers: Layers | None = None
 ) -> Tensor:  # (n · c,)
     """Σ over weights of w · J² for every output: the squared rows of the Jacobian, by a reverse pass per output.
 
@@ -98,7 +99,7 @@ def row_squares(
 
 
 def output_squares(
-    network: Network, batches: Iterable[Tensor], layers: Layers, bases: dict[str, Bases], weights: dict[str, Tensor],
+    network: Network, batches: Iterable[Sample], layers: Layers, bases: dict[str, Bases], weights: dict[str, Tensor],
     other: Callable[[str, Tensor], Tensor],
 ) -> Tensor:  # (n, c)  # fmt: skip
     """Weighted squares of every output's gradient in the bases of each layer; `other` does them for other tensors."""

@@ -18,6 +18,7 @@ from lapwing.network.kfac.gradients import Full
 from lapwing.network.kfac.layers import Layer
 from lapwing.network.kfac.roots import Root, counted, sampled
 from lapwing.network.kfac.tape import Bases, Layers, Tape, listen, other_rows, padding_entry, pieces
+from lapwing.network.nests import Sample
 
 Sharing = Literal["expand", "reduce"]
 EXACT = 1024  # normalisation layers and other tensors up to this size get their exact block, larger ones a diagonal
@@ -51,7 +52,7 @@ class Factored:
 
 
 def factorise(
-    network: Network, batches: Iterable[Tensor], root: Root, *, counts: Tensor | None = None,
+    network: Network, batches: Iterable[Sample], root: Root, *, counts: Tensor | None = None,
     sharing: Sharing = "expand", probes: int | None = None, seed: int = 0,
 ) -> Factored:  # fmt: skip
     """A ⊗ G / N for every layer, A = Σ_n count · a aᵀ and G = Σ_n g gᵀ, by a reverse pass per column of the root.
@@ -166,7 +167,7 @@ class _Sums:
 
 
 def eigencorrected(
-    network: Network, batches: Iterable[Tensor], root: Root, factored: Factored, *, counts: Tensor | None = None,
+    network: Network, batches: Iterable[Sample], root: Root, factored: Factored, *, counts: Tensor | None = None,
     scale: Tensor | None = None,
 ) -> Kronecker:  # fmt: skip
     """The same eigenvectors with the exact second moments along them: EKFAC (George et al. 2018).
@@ -196,7 +197,7 @@ def eigencorrected(
 
 
 def variances(
-    network: Network, batches: Iterable[Tensor], structure: Kronecker, layers: Layers, precision: Tensor | float
+    network: Network, batches: Iterable[Sample], structure: Kronecker, layers: Layers, precision: Tensor | float
 ) -> Tensor:  # (n, c)
     """The variance of every output, the diagonal of J (M + λD)⁻¹ Jᵀ, without a row of J: a reverse pass per output.
 

@@ -12,6 +12,7 @@ from lapwing.bayes.likelihoods import Categorical, Gaussian, softmax_root
 from lapwing.bayes.noise import Noise
 
 Root = Callable[[Tensor, int], Tensor]  # outputs (b, c) of the data from this number on -> columns (b, c, k)
+LARGEST = 2**25  # numbers of a root for one datum
 SIGNS = 8  # a stream of random numbers of its own
 
 
@@ -84,6 +85,37 @@ def counted(root: Root, counts: Tensor | None) -> Root:
     def weighted(outputs: Tensor, start: int) -> Tensor:
         columns = root(outputs, start)
         return columns * counts[start : start + len(columns), None, None].to(columns).sqrt()
+
+    return weighted
+
+
+def per_place(root: Root, classes: int) -> Root:
+    """The root of outputs that are several places with so many classes each, (b, places · classes): its blocks."""
+
+    def blocks(outputs: Tensor, start: int) -> Tensor:
+        b, c = outputs.shape
+        places = c // classes
+        each = root(outputs.reshape(b * places, classes), start * places).reshape(b, places, classes, -1)
+        width = each.shape[3]
+        if (size := c * places * width) > LARGEST:
+            raise ValueError(
+                f"a root of the curvature of {places:,} places with {classes} classes is a matrix of {size:,} numbers "
+                "a datum, too many for a Kronecker or diagonal structure: use Krylov(), or leave the method out"
+            )
+        whole = each.new_zeros(b, places, classes, places, width)
+        index = torch.arange(places, device=each.device)
+        whole[:, index, :, index] = each.transpose(0, 1)
+        return whole.reshape(b, c, places * width)
+
+    return blocks
+
+
+def scaled(root: Root, weights: Tensor) -> Root:
+    """The root of outputs that count differently, (n · c,), those of one column alike: √weight times every row."""
+
+    def weighted(outputs: Tensor, start: int) -> Tensor:
+        own = weights.reshape(-1, outputs.shape[1])[start : start + len(outputs)]
+        return root(outputs, start) * own[:, :, None].to(outputs).sqrt()
 
     return weighted
 

@@ -16,6 +16,7 @@ from lapwing.network.kfac.diagonal import diagonal, row_squares
 from lapwing.network.kfac.factors import eigencorrected, factorise, variances
 from lapwing.network.kfac.roots import Root
 from lapwing.network.kfac.tape import Layers, listen
+from lapwing.network.nests import Sample
 
 
 @final
@@ -27,7 +28,7 @@ class Structure:
     layers: Layers
     diagnostics: dict[str, Any]
 
-    def output_variances(self, network: Network, batches: Iterable[Tensor], precision: Tensor | float) -> Tensor:
+    def output_variances(self, network: Network, batches: Iterable[Sample], precision: Tensor | float) -> Tensor:
         """The posterior variance of every output at new inputs, (n · c,), without a row of the Jacobian."""
         if all(block.is_diagonal for block in self.curvature.blocks):
             return row_squares(network, batches, self.curvature.variances(precision), layers=self.layers)
@@ -35,7 +36,7 @@ class Structure:
 
 
 def structured(
-    network: Network, batches: Iterable[Tensor], root: Root, method: Diagonal | KFAC | EKFAC, *,
+    network: Network, batches: Iterable[Sample], root: Root, method: Diagonal | KFAC | EKFAC, *,
     scale: Tensor | None = None, counts: Tensor | None = None, seed: int = 0,
 ) -> Structure:  # fmt: skip
     """The curvature Σ count · Jᵀ B J of a network at batches of inputs, in the structure that `method` names.

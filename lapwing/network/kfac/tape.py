@@ -15,6 +15,7 @@ from lapwing.network.jacobian import Network
 from lapwing.network.kfac import layers as known
 from lapwing.network.kfac.gradients import Full, Gradients, Outer, columns
 from lapwing.network.kfac.layers import Layer
+from lapwing.network.nests import Sample
 
 ELEMENTS = 2**25  # numbers that the gradients of the data worked on at once may take
 PROBED = 4  # data on which the layers' gradients are compared with autograd's
@@ -121,7 +122,7 @@ class Tape:
         return [call for call in self.calls if any(call.module is module for module in layer.modules)]
 
 
-def record(network: Network, layers: Sequence[Layer], inputs: Tensor) -> Tape:
+def record(network: Network, layers: Sequence[Layer], inputs: Sample) -> Tape:
     """One pass of some data. Hooks are put on the layers for that long, and taken off whatever happens."""
     calls: list[Call] = []
 
@@ -144,14 +145,14 @@ def record(network: Network, layers: Sequence[Layer], inputs: Tensor) -> Tape:
     return Tape(outputs, tuple(calls), weights)
 
 
-def listen(network: Network, inputs: Tensor) -> Layers:
+def listen(network: Network, inputs: Sample) -> Layers:
     """The layers of a network, each compared with autograd on a few data.
 
     A layer whose weights are used past its module, as by attention, or whose rows are not those of the data in any
     order known here, is left to autograd; so are tensors that belong to no layer.
     """
     found, others = known.find(network.model, network.layout)
-    inputs = inputs[:PROBED] if len(inputs) > 1 else torch.cat([inputs, inputs])  # one alone shows no order of data
+    inputs = inputs[:PROBED] if len(inputs) > 1 else inputs[[0, 0]]  # one alone shows no order of data
     tape = record(network, found, inputs)
     generator = torch.Generator().manual_seed(0)
     column = torch.randn(tape.outputs.shape, generator=generator, dtype=torch.float64).to(tape.outputs)
@@ -177,8 +178,8 @@ def listen(network: Network, inputs: Tensor) -> Layers:
 
 
 def pieces(
-    network: Network, layers: Layers, batches: Iterable[Tensor], *, gradients: bool = True
-) -> Iterator[tuple[int, Tensor, Tape]]:
+    network: Network, layers: Layers, batches: Iterable[Sample], *, gradients: bool = True
+) -> Iterator[tuple[int, Sample, Tape]]:
     """Data a few at a time: the number of the first, the inputs, and their tape; fewer where gradients are formed."""
     height, start = max(1, ELEMENTS // (layers.activations + gradients * layers.unfolded)), 0
     for batch in batches:
@@ -187,7 +188,7 @@ def pieces(
             start += len(inputs)
 
 
-def other_rows(network: Network, layers: Layers, datum: Tensor, root: Tensor) -> dict[str, Tensor]:
+def other_rows(network: Network, layers: Layers, datum: Sample, root: Tensor) -> dict[str, Tensor]:
     """Rᵀ J of one datum for the tensors that no layer knows, by autograd: (k, size) each, for a root R (c, k)."""
     weights = {name: network.fixed[name] for name in layers.others}
     found: Any = vjp(lambda chosen: network(chosen, datum[None])[0], weights)
