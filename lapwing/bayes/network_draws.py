@@ -7,10 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lapwing.bayes.likelihoods import Gaussian, Likelihood
+from lapwing.bayes.likelihoods import Likelihood
 from lapwing.bayes.linear_model import Centre
-from lapwing.bayes.predictive import Labels, Prediction
-from lapwing.bayes.spreads import of_draws
+from lapwing.bayes.predictive import Prediction, from_draws
 
 NOT_KNOWN = (
     "only a posterior that was fitted to a network in this process can run it at other weights: fit it again, and not "
@@ -28,20 +27,4 @@ def network_draws(
         raise ValueError(f"there are {deviations.shape[1]} draws, and a variance needs two: fit with draws=2 or more")
     functions = torch.stack([centre.moved(inputs, change) for change in deviations.mT])
     at_prior = torch.stack([centre.moved(inputs, change) for change in (prior_draws - centre.weights[:, None]).mT])
-    mean, variance = functions.mean(0), functions.var(0)
-    if isinstance(likelihood, Gaussian):
-        shown, labels = _as_it_is, None
-        noise = likelihood.variance_at(mean.shape[1] if mean.ndim > 1 else None)
-    else:
-        spread = of_draws(functions - mean)
-        shown, labels = likelihood.observed, Labels(likelihood, "monte carlo", spread, outputs=mean)
-        noise = likelihood.noise_variance(mean, spread)
-    return Prediction(
-        mean=shown(mean), epistemic_variance=shown(variance), prior_variance=shown(at_prior.var(0)),
-        noise_variance=noise.to(mean) if isinstance(noise, Tensor) else noise, draws=functions,
-        standard_error=shown(variance) * (2 / (len(functions) - 1)) ** 0.5, seed=seed, labels=labels,
-    )  # fmt: skip
-
-
-def _as_it_is(values: Tensor) -> Tensor:
-    return values
+    return from_draws(functions, likelihood, at_prior.var(0), seed=seed)

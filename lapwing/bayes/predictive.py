@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.distributions import Distribution, Normal
 
 from lapwing.bayes.axes import class_axis
-from lapwing.bayes.likelihoods import Categorical, Curved, Gaussian
+from lapwing.bayes.likelihoods import Categorical, Curved, Gaussian, Likelihood
 from lapwing.bayes.links import Link, checked
 from lapwing.bayes.noise import PREDICTIVE, Noise
-from lapwing.bayes.spreads import Spread
+from lapwing.bayes.spreads import Spread, of_draws
 from lapwing.linalg.operators import as_tensor
 
 
@@ -276,3 +276,36 @@ class Prediction:
         if self.standard_error is not None:
             changes["standard_error"] = of_outputs(self.standard_error)
         return replace(self, **changes)
+
+
+def from_draws(
+    functions: Tensor, likelihood: Likelihood, prior_variance: Tensor | str, *, mixture: bool = False, seed: int = 0
+) -> Prediction:
+    """What draws of the outputs (draws, *outputs) say: their mean and variance, and for labels averages over them.
+
+    The draws of a `mixture`, such as an ensemble, are all there are: their variance is no estimate of another.
+
+    >>> drawn = torch.tensor([[[1.0], [0.0]], [[3.0], [0.0]]])
+    >>> found = from_draws(drawn, Gaussian(0.5), "not known", mixture=True)
+    >>> found.mean.flatten().tolist(), found.variance.flatten().tolist()
+    ([2.0, 0.0], [1.25, 0.25])
+    """
+    mean, draws = functions.mean(0), len(functions)
+    alone = mixture or draws == 1
+    variance, labels, noise = functions.var(0, correction=0 if alone else 1), None, _noise(likelihood, functions)
+    if not isinstance(likelihood, Gaussian):
+        link = "monte carlo" if "monte carlo" in likelihood.links else likelihood.links[0]
+        labels = Labels(likelihood, link, of_draws(functions - mean), outputs=mean)
+        mean, variance = likelihood.observed(mean), likelihood.observed(variance)
+        prior_variance = prior_variance if isinstance(prior_variance, str) else likelihood.observed(prior_variance)
+    error = None if alone else variance * (2 / (draws - 1)) ** 0.5
+    return Prediction(mean, variance, prior_variance, noise, functions, error, seed=seed, labels=labels)
+
+
+def _noise(likelihood: Likelihood, functions: Tensor) -> Tensor | str:
+    mean = functions.mean(0)
+    if isinstance(likelihood, Gaussian):
+        found = likelihood.variance_at(mean.shape[1] if mean.ndim > 1 else None)
+    else:
+        found = likelihood.noise_variance(mean, of_draws(functions - mean))
+    return found.to(mean) if isinstance(found, Tensor) else found

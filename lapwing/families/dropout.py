@@ -18,8 +18,8 @@ from torch.overrides import TorchFunctionMode
 
 from lapwing.bayes.likelihoods import Likelihood
 from lapwing.bayes.noise import SAMPLE, Noise
-from lapwing.bayes.predictive import Prediction
-from lapwing.families.networks import BATCH, NO_PRIOR, evaluated, prediction, with_noise
+from lapwing.bayes.predictive import Prediction, from_draws
+from lapwing.families.networks import BATCH, NO_PRIOR, evaluated, with_noise
 from lapwing.network.parameters import check_model
 
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -86,7 +86,7 @@ class Dropout:
 
     def predict(self, inputs: Any) -> Prediction:
         """The predictive distribution at new inputs; probabilities are averages over the masks."""
-        return prediction(self.functions(inputs), self.likelihood, NO_PRIOR, mixture=False, seed=self.seed)
+        return from_draws(self.functions(inputs), self.likelihood, NO_PRIOR, mixture=False, seed=self.seed)
 
 
 def fit(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast, final
+from typing import Any, Protocol, final
 
 import numpy as np
 import scipy.optimize
@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from lapwing.bayes.likelihoods import NO_NOISE, Gaussian, Likelihood
-from lapwing.bayes.predictive import Labels, Prediction
-from lapwing.bayes.spreads import of_draws
+from lapwing.bayes.likelihoods import Gaussian, Likelihood
+from lapwing.bayes.predictive import Prediction, from_draws
 from lapwing.network.shuffling import Source
 from lapwing.training import Weights
 
@@ -59,29 +58,7 @@ class Networks:
         """The predictive distribution at new inputs; probabilities are averages over the sets."""
         inputs = torch.as_tensor(inputs)
         prior = self.prior if isinstance(self.prior, str) else outputs_of(self.model, self.prior, inputs).var(0)
-        return prediction(self.functions(inputs), self.likelihood, prior, mixture=self.mixture, seed=self.seed)
-
-
-def prediction(
-    functions: Tensor, likelihood: Likelihood, prior_variance: Tensor | str, *, mixture: bool, seed: int
-) -> Prediction:
-    """What draws of the outputs (draws, *outputs) say: their mean and variance, or average probabilities.
-
-    >>> drawn = torch.tensor([[[1.0], [0.0]], [[3.0], [0.0]]])
-    >>> found = prediction(drawn, Gaussian(0.5), NO_PRIOR, mixture=True, seed=0)
-    >>> found.mean.flatten().tolist(), found.variance.flatten().tolist()
-    ([2.0, 0.0], [1.25, 0.25])
-    """
-    mean, draws = functions.mean(0), len(functions)
-    variance = functions.var(0, correction=0 if mixture or draws == 1 else 1)
-    error = None if mixture or draws == 1 else variance * (2 / (draws - 1)) ** 0.5
-    labels, noise = None, cast(Tensor | str, NO_NOISE)
-    if isinstance(likelihood, Gaussian):
-        known = likelihood.variance_at(mean.shape[1] if mean.ndim > 1 else None)
-        noise = known.to(mean) if isinstance(known, Tensor) else known
-    else:
-        labels = Labels(likelihood, "monte carlo", of_draws(functions - mean))
-    return Prediction(mean, variance, prior_variance, noise, functions, error, seed=seed, labels=labels)
+        return from_draws(self.functions(inputs), self.likelihood, prior, mixture=self.mixture, seed=self.seed)
 
 
 def outputs_of(model: nn.Module, weights: Weights, inputs: Tensor) -> Tensor:  # (sets, *outputs)

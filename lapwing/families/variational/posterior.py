@@ -15,9 +15,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from lapwing.bayes.likelihoods import NO_NOISE, Bernoulli, Categorical, Gaussian, Likelihood
-from lapwing.bayes.predictive import Labels, Prediction
-from lapwing.bayes.spreads import of_draws
+from lapwing.bayes.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
+from lapwing.bayes.predictive import Prediction, from_draws
 from lapwing.families.variational.mean_field import LOG_STD, MeanField
 from lapwing.families.variational.temperature import Heat
 from lapwing.linalg.estimators import Estimate
@@ -99,17 +98,8 @@ class Variational:
     def predict(self, inputs: Any) -> Prediction:
         """The predictive distribution at new inputs, from the draws; probabilities are averages over them."""
         inputs = torch.as_tensor(inputs)
-        functions = self.functions(inputs)
-        mean, variance = functions.mean(0), functions.var(0)
         prior = self._functions(self.network.prior(self.values), inputs, self.draws)
-        error = variance * (2 / (self.draws - 1)) ** 0.5
-        if isinstance(self.likelihood, Gaussian):
-            noise, labels = self.likelihood.variance_at(mean.shape[1] if mean.ndim > 1 else None), None
-        else:
-            noise = NO_NOISE
-            labels = Labels(self.likelihood, "monte carlo", of_draws(functions - mean))
-        noise = noise.to(mean) if isinstance(noise, Tensor) else noise
-        return Prediction(mean, variance, prior.var(0), noise, functions, error, seed=self.seed, labels=labels)
+        return from_draws(self.functions(inputs), self.likelihood, prior.var(0), seed=self.seed)
 
     def elbo(self, data: Any, draws: int = 16) -> Elbo:
         """The ELBO on some data, counted as often as the fit counted its own, with whole draws of the weights."""
