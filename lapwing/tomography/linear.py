@@ -11,7 +11,7 @@ from torch import Tensor
 from lapwing.bayes.likelihoods import Gaussian
 from lapwing.bayes.linear_model import Centre, LinearModel
 from lapwing.linalg.memory import check_memory
-from lapwing.linalg.operators import Dense, LinearOperator
+from lapwing.linalg.operators import Dense, LinearOperator, Sparse
 from lapwing.network.batches import Inputs
 from lapwing.network.jacobian import Jacobian, Network
 from lapwing.tomography.deep_image_prior import Reconstruction
@@ -75,7 +75,7 @@ class Linearised:
         seen = self.jacobian @ root
 
         def features_at(where: Any) -> LinearOperator:
-            return seen if where is None else where.operator @ seen
+            return seen if where is None else _in_precision(where.operator, self.jacobian.like) @ seen
 
         def outputs_at(where: Any) -> Tensor:
             return image if where is None else where.operator @ image
@@ -112,6 +112,10 @@ def _all_rows(operator: LinearOperator, height: int = 64) -> Tensor:
     for start in range(0, len(found), height):
         found[start : start + height] = operator.rows(start, min(start + height, len(found)))
     return found
+
+
+def _in_precision(operator: Sparse, like: Tensor) -> Sparse:
+    return Sparse(operator.matrix.astype(torch.zeros((), dtype=like.dtype).numpy().dtype, copy=False))
 
 
 def rows_through(operator: LinearOperator, right: LinearOperator) -> Tensor:

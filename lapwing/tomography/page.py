@@ -84,11 +84,14 @@ def _summary(found: Study) -> Html:
     words = f"{size} × {size} pixels from {angles} angles of {found.scan.projector.shape[1]} rays each."
     if spread is None:
         return h("p", words, " The truth is not known, so nothing is scored.")
-    good = 0.7 <= spread <= 1.4
-    size_of_errors = "as large as" if good else "larger than" if spread > 1.4 else "smaller than"
-    line = f"Errors are {size_of_errors} their error bars say"
+    share = found.floor / (found.floor + float(found.posterior.std.square().mean()))
+    holds, own = 0.7 <= spread <= 1.4, share <= 0.5
+    size_of_errors = "as large as" if holds else "larger than" if spread > 1.4 else "smaller than"
+    line, good = f"Errors are {size_of_errors} their error bars say", holds and own
+    told = f" {share:.0%} of the variance is the floor that every test density gets" + ("." if own else ": too much.")
     head = h("p", h("span", "✓" if good else "!", class_="sign", aria_hidden="true"), line, class_="headline")
-    why = h("p", f"{words} The root mean square of errors over error bars is {number(spread)}; it is 1 if they hold.")
+    ratio = f"The root mean square of errors over error bars is {number(spread)}; it is 1 if they hold."
+    why = h("p", f"{words} {ratio}{told}")
     return h("section", head, why, class_=f"verdict {'good' if good else 'fair'}", aria_label="Verdict")
 
 

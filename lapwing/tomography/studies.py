@@ -65,6 +65,8 @@ class Study:
         images = {**self.images, "DIP": self.posterior.mean, "DIP, linear mean": self.posterior.linear_mean}
         found = {name: {"psnr": psnr(image, truth), "ssim": ssim(image, truth)} for name, image in images.items()}
         found["DIP"]["log_density"] = self.posterior.log_density(truth, floor=self.floor)
+        about = self.posterior.about_linear_mean()
+        found["DIP, linear mean"]["log_density"] = about.log_density(truth, floor=self.floor)
         found["DIP, unit variance"] = {**found["DIP"], "log_density": unit_log_density(self.posterior.mean, truth)}
         if self.dropout is not None:
             mean = self.dropout.mean

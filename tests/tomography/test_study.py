@@ -63,6 +63,10 @@ def test_the_study_scores_every_method(found):
     assert scores["DIP"]["log_density"] == pytest.approx(
         found.posterior.log_density(found.scan.truth, floor=found.floor)
     )
+    post = found.posterior
+    error, variance = found.scan.truth - post.linear_mean, post.std.square() + found.floor
+    expected = torch.distributions.Normal(0, variance.sqrt()).log_prob(error).mean()
+    assert scores["DIP, linear mean"]["log_density"] == pytest.approx(float(expected))
     assert scores["DIP"]["log_density"] > scores["DIP, unit variance"]["log_density"]
 
 
