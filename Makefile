@@ -52,9 +52,16 @@ bench: $(STAMP)
 data: $(STAMP)
 	$(BIN)/python -m lapwing.bench.fetch
 
-docs: $(STAMP)
-	$(BIN)/python benchmarks/table.py
-	$(BIN)/python -m pytest -q docs README.md
+# the site, in docs/_build/html: warnings are errors, and the pages read and search without a network
+docs: $(VENV)/.docs
+	$(BIN)/python benchmarks/table.py --check
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	$(BIN)/python -m pytest -q tests/test_docs.py README.md
+	@echo "Open docs/_build/html/index.html"
+
+$(VENV)/.docs: $(STAMP)
+	$(BIN)/pip install --quiet -c constraints.txt --group docs
+	touch $@
 
 $(VENV)/.browser: $(STAMP)
 	$(BIN)/pip install --quiet -c constraints.txt --group browser
