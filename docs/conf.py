@@ -1,4 +1,4 @@
-"""How the site is built: `make docs` writes it to docs/_build/html, warnings as errors, nothing fetched when it is read."""
+"""How the site is built: `make docs` writes it to docs/_build/html, with warnings as errors."""
 
 import sys
 from importlib.metadata import version as installed
