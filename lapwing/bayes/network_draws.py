@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lapwing.bayes.axes import as_rows, class_axis
 from lapwing.bayes.likelihoods import Gaussian, Likelihood
 from lapwing.bayes.linear_model import Centre
 from lapwing.bayes.predictive import Labels, Prediction
@@ -33,8 +34,9 @@ def network_draws(
         shown, labels = _as_it_is, None
         noise = likelihood.variance_at(mean.shape[1] if mean.ndim > 1 else None)
     else:
-        spread = of_draws(functions - mean)
-        shown, labels = likelihood.observed, Labels(likelihood, "monte carlo", spread, outputs=mean)
+        spread = of_draws((functions - mean).movedim(class_axis(likelihood, mean), -1))
+        rows = as_rows(likelihood, mean)
+        shown, labels = likelihood.observed, Labels(likelihood, "monte carlo", spread, outputs=rows)
         noise = likelihood.noise_variance(mean, spread)
     return Prediction(
         mean=shown(mean), epistemic_variance=shown(variance), prior_variance=shown(at_prior.var(0)),
