@@ -13,7 +13,7 @@ LINKED = 256  # labels of a datum whose covariances are kept
 
 def class_axis(likelihood: Any, outputs: Tensor) -> int:
     """The axis, counted from the end, that comes last in rows of features."""
-    dim = likelihood.dim if isinstance(likelihood, Categorical) else -1
+    dim = likelihood.dim if isinstance(likelihood, Categorical) and outputs.ndim > 2 else -1
     return dim if dim < 0 else dim - outputs.ndim
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, Normal
 
-from lapwing.bayes.axes import class_axis
+from lapwing.bayes.axes import as_rows, class_axis
 from lapwing.bayes.likelihoods import Categorical, Curved, Gaussian, Likelihood
 from lapwing.bayes.links import Link, checked
 from lapwing.bayes.noise import PREDICTIVE, Noise
@@ -295,7 +295,7 @@ def from_draws(
     variance, labels, noise = functions.var(0, correction=0 if alone else 1), None, _noise(likelihood, functions)
     if not isinstance(likelihood, Gaussian):
         link = "monte carlo" if "monte carlo" in likelihood.links else likelihood.links[0]
-        labels = Labels(likelihood, link, of_draws(functions - mean), outputs=mean)
+        labels = Labels(likelihood, link, _spread(likelihood, functions), outputs=as_rows(likelihood, mean))
         mean, variance = likelihood.observed(mean), likelihood.observed(variance)
         prior_variance = prior_variance if isinstance(prior_variance, str) else likelihood.observed(prior_variance)
     error = None if alone else variance * (2 / (draws - 1)) ** 0.5
@@ -307,5 +307,11 @@ def _noise(likelihood: Likelihood, functions: Tensor) -> Tensor | str:
     if isinstance(likelihood, Gaussian):
         found = likelihood.variance_at(mean.shape[1] if mean.ndim > 1 else None)
     else:
-        found = likelihood.noise_variance(mean, of_draws(functions - mean))
+        found = likelihood.noise_variance(mean, _spread(likelihood, functions))
     return found.to(mean) if isinstance(found, Tensor) else found
+
+
+def _spread(likelihood: Likelihood, functions: Tensor) -> Spread:
+    """What draws show around their mean, the classes last."""
+    mean = functions.mean(0)
+    return of_draws((functions - mean).movedim(class_axis(likelihood, mean), -1))
