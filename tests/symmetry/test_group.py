@@ -49,7 +49,9 @@ def test_g1_closed_forms_are_the_matrix_exponential(names):
 
 def test_g1_rotation_translation_and_scale_by_hand():
     turn = WHOLE.matrix(torch.tensor([0.3]).double())
-    assert torch.allclose(turn[:2, :2], torch.tensor([[math.cos(0.3), -math.sin(0.3)], [math.sin(0.3), math.cos(0.3)]]).double())
+    assert torch.allclose(
+        turn[:2, :2], torch.tensor([[math.cos(0.3), -math.sin(0.3)], [math.sin(0.3), math.cos(0.3)]]).double()
+    )
     shift = Affine.of(shift_x=1, shift_y=1).matrix(torch.tensor([0.2, -0.4]).double())
     assert torch.equal(shift, torch.tensor([[1, 0, 0.2], [0, 1, -0.4], [0, 0, 1]]).double())
     scale = Affine.of(scale_x=1, scale_y=1).matrix(torch.tensor([0.2, -0.4]).double())
@@ -91,7 +93,9 @@ def test_g2_the_map_applied_first_stands_on_the_left():
 @pytest.mark.parametrize("names", [names for names in FAMILIES if group_of(names).is_closed], ids="+".join)
 def test_a_closed_group_finds_the_coordinates_of_products(names):
     group = group_of(names)
-    product = group.matrix(drawn(group, seed=1)) @ group.inverse(drawn(group, seed=2)) @ group.matrix(drawn(group, seed=3))
+    product = (
+        group.matrix(drawn(group, seed=1)) @ group.inverse(drawn(group, seed=2)) @ group.matrix(drawn(group, seed=3))
+    )
     assert torch.allclose(group.matrix(group.coordinates(product)), product, atol=1e-12)
     eta = drawn(group)
     assert torch.allclose(group.coordinates(group.matrix(eta)), eta, atol=1e-12)
@@ -106,7 +110,9 @@ def test_what_is_called_closed_is_closed_under_brackets():
                 continue
             g = group.generators(torch.zeros(()).double()).flatten(1)
             rank = torch.linalg.matrix_rank(g)
-            brackets = [(a.reshape(3, 3) @ b.reshape(3, 3) - b.reshape(3, 3) @ a.reshape(3, 3)).flatten() for a in g for b in g]
+            brackets = [
+                (a.reshape(3, 3) @ b.reshape(3, 3) - b.reshape(3, 3) @ a.reshape(3, 3)).flatten() for a in g for b in g
+            ]
             closed = torch.linalg.matrix_rank(torch.cat([g, torch.stack(brackets)])) == rank
             assert closed or not group.is_closed, names
 
@@ -152,8 +158,13 @@ def test_the_disc_is_kept_by_quarter_turns_and_masks_corners():
 
 @pytest.mark.parametrize(
     ("bounds", "words"),
-    [({"bend": 1.0}, "expected different ones"), ({}, "expected different ones"), ({"scale": 1, "scale_x": 1}, "choose either"),
-     ({"rotation": 0.0}, "positive number"), ({"rotation": 180.0}, "radians")],
+    [
+        ({"bend": 1.0}, "expected different ones"),
+        ({}, "expected different ones"),
+        ({"scale": 1, "scale_x": 1}, "choose either"),
+        ({"rotation": 0.0}, "positive number"),
+        ({"rotation": 180.0}, "radians"),
+    ],
 )
 def test_groups_that_make_no_sense_are_refused(bounds, words):
     with pytest.raises(ValueError, match=words):
