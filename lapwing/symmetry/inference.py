@@ -34,7 +34,7 @@ class Training:
     weight_decay: float = 1e-4
 
     def __post_init__(self) -> None:
-        if self.steps < 1 or self.batch_size < 1 or not 0 < self.learning_rate:
+        if self.steps < 1 or self.batch_size < 1 or not self.learning_rate > 0:
             raise ValueError(f"{self}: expected at least one step and one picture a batch, and a positive rate")
 
     def epochs(self, size: int) -> int:
