@@ -10,7 +10,7 @@ from typing import final
 import torch
 from torch import Generator, Tensor
 
-# entries (row, column, value) of each generator, on homogeneous coordinates (across, down, 1) with the picture in [−1, 1]
+# entries (row, column, value) of generators, on coordinates (across, down, 1) with the picture in [−1, 1]
 GENERATORS: dict[str, tuple[tuple[int, int, float], ...]] = {
     "shift_x": ((0, 2, 1.0),),
     "shift_y": ((1, 2, 1.0),),

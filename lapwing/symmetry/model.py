@@ -205,7 +205,7 @@ def half_width(values: Tensor, *, circular: bool, level: float = LEVEL) -> Tenso
     """Half the length of the shortest interval, or arc, that holds this share of the values in each row: (rows,).
 
     >>> half_width(torch.linspace(-1, 1, 1001)[None], circular=False)
-    tensor([0.9000])
+    tensor([0.9010])
     """
     ordered = values.sort(dim=-1).values
     n = ordered.shape[-1]

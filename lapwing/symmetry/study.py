@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
 from torch import Generator, Tensor
 
+from lapwing.linalg.estimators import Estimate
+from lapwing.linalg.progress import Report
 from lapwing.symmetry.group import Affine
 from lapwing.symmetry.model import SymmetryModel, half_width
 from lapwing.symmetry.warping import warp
@@ -101,3 +103,66 @@ def widths(model: SymmetryModel, images: Tensor, *, draws: int = 400, seed: int 
     with torch.no_grad():
         drawn = model.found.bound.poses.draw(model.prototype(images), draws, Generator().manual_seed(seed))
     return half_width(drawn[..., place].mT, circular=True).rad2deg()
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """What came out on pictures that the model has not seen."""
+
+    degrees: float  # pictures were turned by up to so many
+    extent: Estimate  # degrees
+    inferred_half_width: float  # the published statistic
+    orbit_ratio: float
+    turned: Turned
+    log_prob: Estimate
+
+    def plain(self) -> dict[str, float | None]:
+        """As numbers for a file."""
+        return {
+            "applied_half_range": self.degrees, "half_width": self.extent.value,
+            "half_width_error": self.extent.standard_error, "half_width_of_applied": 0.9 * self.degrees,
+            "inferred_half_width": self.inferred_half_width, "published_half_width": PUBLISHED.get(round(self.degrees)),
+            "orbit_ratio": self.orbit_ratio, "correlation": self.turned.correlation,
+            "median_error": float((self.turned.inferred - self.turned.applied).abs().median()),
+            "log_prob_bound": self.log_prob.value, "log_prob_bound_error": self.log_prob.standard_error,
+        }  # fmt: skip
+
+    def words(self) -> list[tuple[str, str]]:
+        """As names and values for a person."""
+        return [
+            ("Half-width of 90 % of p(η | x̂)", f"{self.extent.value:.1f}° ± {self.extent.standard_error:.1f}°"),
+            ("… of the rotation that was applied", f"{0.9 * self.degrees:.1f}°"),
+            ("Half-width of all inferred angles", f"{self.inferred_half_width:.1f}°"),
+            ("Prototypes: differences along an orbit over those between kinds", f"{self.orbit_ratio:.3f}"),
+            ("Correlation of applied and inferred angles", f"{self.turned.correlation:.3f}"),
+            ("Bound on log p(x), nats a picture", f"{self.log_prob.value:.1f} ± {self.log_prob.standard_error:.1f}"),
+        ]
+
+
+def judged(model: SymmetryModel, images: Tensor, labels: Tensor, degrees: float, *, seed: int = 0) -> Judged:
+    """Everything a page or a table says about a model of rotations."""
+    bound = model.log_prob(images[:200], draws=16, seed=seed).value
+    found = widths(model, images[:500], seed=seed)
+    picks = torch.randint(len(found), (200, len(found)), generator=Generator().manual_seed(seed))
+    return Judged(
+        float(degrees), Estimate(float(found.median()), float(found[picks].median(1).values.std())),
+        published_half_width(model, images), orbit_ratio(model, images, labels, seed=seed),
+        turns(model, images, seed=seed), Estimate(float(bound.mean()), float(bound.std() / math.sqrt(len(bound)))),
+    )  # fmt: skip
+
+
+def ablated(
+    model: SymmetryModel, images: Tensor, degrees: float, *, seed: int = 0, progress: bool | Report | None = None
+) -> dict[str, SymmetryModel]:
+    """The model without each conjecture: a Gaussian p(η | x̂), a p(η) without x̂, a network that sees half the range."""
+    poser, settings = model.found.bound.poser, model.settings
+    narrow = Affine.of(rotation=math.radians(max(degrees, 30) / 2))
+    without = {
+        "Gaussian p(η | x̂)": SymmetryModel(model.group, replace(settings, shape="gaussian")),
+        "p(η) without x̂": SymmetryModel(model.group, replace(settings, conditional=False)),
+    }
+    found = {name: other.fit(images, poser=poser, seed=seed, progress=progress) for name, other in without.items()}
+    return found | {
+        "poses alike over half the range": SymmetryModel(narrow, settings).fit(images, seed=seed, progress=progress)
+    }

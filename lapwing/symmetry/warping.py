@@ -57,7 +57,7 @@ def lost_in_corners(images: Tensor, fill: float) -> float:
 
 
 def checked(images: Tensor, *, turned: bool, fill: float = 0.0) -> Tensor:
-    """Pictures as (n, channels, size, size) in [0, 1], corners masked where they are to be turned; or says what is wrong."""
+    """Pictures as (n, channels, size, size) in [0, 1], corners masked where they are turned; or says what is wrong."""
     if not isinstance(images, Tensor) or not images.is_floating_point():
         kind = images.dtype if isinstance(images, Tensor) else type(images).__name__
         raise ValueError(f"pictures are {kind}: expected a tensor of floating-point numbers in [0, 1]")
@@ -85,7 +85,7 @@ def checked(images: Tensor, *, turned: bool, fill: float = 0.0) -> Tensor:
         )
     if turned and (lost := lost_in_corners(pictures, fill)) > LOST:
         warnings.warn(
-            f"{lost:.0%} of what these pictures show lies in their corners, which a rotation loses: corners are masked; "
+            f"{lost:.0%} of what these pictures show lies in their corners, which rotations lose: they are masked; "
             "pad the pictures with background to keep all", stacklevel=3,
         )  # fmt: skip
     return masked(pictures, fill) if turned else pictures
