@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import TypeVar, final
 
 import torch
 from torch import Generator, Tensor, nn
@@ -21,7 +21,8 @@ from lapwing.symmetry.group import Affine
 from lapwing.symmetry.warping import Interpolation, warp
 from lapwing.training import Descent, Loss, Optimiser, Weights, loop
 
-MATRIX_WEIGHT = 0.1
+POINT_WEIGHT = 0.3
+Module = TypeVar("Module", bound=nn.Module)
 
 
 @final
@@ -75,19 +76,28 @@ class Poser(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """A continuous function of the picture on the circle, so that no angle is a border."""
-        raw = list(self.layers(images).unbind(-1))
-        parts = []
-        for turns, bound in zip(self.group.is_angle, self.group.bounds, strict=True):
-            first = raw.pop(0)
-            parts.append(torch.atan2(first, raw.pop(0)) if turns else bound * first)
-        return torch.stack(parts, dim=-1)
+        return self.poses(self.layers(images))
+
+    def poses(self, raw: Tensor) -> Tensor:
+        """η from the last layer: (n, generators)."""
+        angles, others = self.parts(raw)
+        turned = iter(torch.atan2(angles.imag, angles.real).unbind(-1))
+        straight = iter(others.unbind(-1))
+        pairs = zip(self.group.is_angle, self.group.bounds, strict=True)
+        return torch.stack([next(turned) if turns else bound * next(straight) for turns, bound in pairs], dim=-1)
+
+    def parts(self, raw: Tensor) -> tuple[Tensor, Tensor]:
+        """The last layer as points of the plane, one for each angle, and as numbers for the rest."""
+        count = sum(self.group.is_angle)
+        return torch.view_as_complex(raw[..., : 2 * count].reshape(*raw.shape[:-1], count, 2)), raw[
+            ..., 2 * count :
+        ]
 
 
 def consistency(poser: Poser, interpolation: Interpolation) -> Loss:
-    """Mean squared change of pictures by R₁ X₁⁻¹ X₂ R₂⁻¹ over their variance, plus how far it is from the identity.
+    """Mean squared change of pictures by R₁ X₁⁻¹ X₂ R₂⁻¹ over their variance, plus `_unequal` points of angles.
 
-    Pictures alone have a local minimum half a turn off, since most look a little alike upside down; the second term has
-    a gradient there, and is constant on average for those that look exactly alike.
+    Pictures alone have a local minimum half a turn off, since most look a little alike upside down.
     """
     group = poser.group
 
@@ -96,20 +106,34 @@ def consistency(poser: Poser, interpolation: Interpolation) -> Loss:
         n = len(images)
         drawn = group.draw(2 * n, generator, images)
         copies = warp(torch.cat([images, images]), group.matrix(drawn), interpolation=interpolation)
-        first, second = functional_call(poser, weights, (copies,)).split(n)
+        layers = {name.removeprefix("layers."): weight for name, weight in weights.items()}
+        raw = functional_call(poser.layers, layers, (copies,))
+        first, second = poser.poses(raw).split(n)
         around = group.matrix(drawn[:n]) @ group.inverse(first) @ group.matrix(second) @ group.inverse(drawn[n:])
         change = images - warp(images, around, interpolation=interpolation)
-        off = around - torch.eye(3).to(around)
-        return change.square().mean() / images.var().clamp_min(1e-12) + MATRIX_WEIGHT * off.square().sum((1, 2)).mean()
+        total = change.square().mean() / images.var().clamp_min(1e-12)
+        if any(group.is_angle):
+            total = total + POINT_WEIGHT * _unequal(poser.parts(raw)[0], drawn[:, list(group.is_angle)])
+        return total
 
     return loss
+
+
+def _unequal(points: Tensor, turned: Tensor) -> Tensor:
+    """Squared distance of the points of two copies, turned back, plus how far points are from the unit circle.
+
+    Points half a turn apart are drawn together straight through the middle, where an angle would feel no gradient.
+    """
+    first, second = (points * torch.polar(torch.ones_like(turned), -turned)).chunk(2)
+    square = points.real.square() + points.imag.square()
+    return (first - second).abs().square().mean() + (square - 1).square().mean()
 
 
 def learn(
     poser: Poser, images: Tensor, training: Training, *, interpolation: Interpolation, seed: int,
     checkpoint: Path | None = None, progress: bool | Report | None = None,
-) -> tuple[Poser, tuple[float, ...]]:  # fmt: skip
-    """The first stage: a poser that learnt from pictures alone, in place, and its loss after every epoch."""
+) -> tuple[float, ...]:  # fmt: skip
+    """The first stage: a poser learns from pictures alone, in place; its loss after every epoch."""
     return descended(
         poser, consistency(poser, interpolation), images, training, seed=seed, checkpoint=checkpoint, progress=progress
     )
@@ -118,8 +142,8 @@ def learn(
 def descended(
     module: nn.Module, loss: Loss, images: Tensor, training: Training, *, seed: int, checkpoint: Path | None,
     progress: bool | Report | None, score: Callable[[Weights], float] | None = None,
-) -> tuple[nn.Module, tuple[float, ...]]:  # fmt: skip
-    """A module after a run of the training loop on pictures, in eval mode; the weights of the best score are kept."""
+) -> tuple[float, ...]:  # fmt: skip
+    """A run of the training loop on pictures, in place: the weights of the best score, in eval mode; and all losses."""
     start = {name: weight for name, weight in module.named_parameters() if weight.requires_grad}
     learner = Descent(loss, start, training.optimiser(), warm_cosine)
     epochs = training.epochs(len(images))
@@ -130,10 +154,11 @@ def descended(
         settings={"epochs": epochs, "learning_rate": training.learning_rate, "weight_decay": training.weight_decay},
     )  # fmt: skip
     module.load_state_dict({**module.state_dict(), **found.weights})
-    return module.eval(), tuple(epoch.loss for epoch in found.curve)
+    module.eval()
+    return tuple(epoch.loss for epoch in found.curve)
 
 
-def seeded(seed: int, build: Callable[[], nn.Module]) -> nn.Module:
+def seeded(seed: int, build: Callable[[], Module]) -> Module:
     """A module whose first weights are drawn by a seed, without touching the global random state."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)

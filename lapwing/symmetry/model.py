@@ -86,9 +86,9 @@ class SymmetryModel:
         pixels, folder = pictures[0].numel(), None if checkpoint is None else Path(checkpoint)
         curve: tuple[float, ...] = ()
         if poser is None:
-            fresh = seeded(seed, lambda: Poser(self.group, pixels, settings.width)).to(pictures.dtype)
-            poser, curve = inference.learn(
-                fresh, train, settings.inference, interpolation=settings.interpolation, seed=seed,
+            poser = seeded(seed, lambda: Poser(self.group, pixels, settings.width)).to(pictures.dtype)
+            curve = inference.learn(
+                poser, train, settings.inference, interpolation=settings.interpolation, seed=seed,
                 checkpoint=folder and folder / "inference.pt", progress=progress,
             )  # fmt: skip
         elif poser.group != self.group:

@@ -41,9 +41,8 @@ def write(
 
 def _one_of_each(labels: Tensor) -> list[int]:
     """The first picture of each kind, then the next ones."""
-    seen: list[int] = []
-    first = [row for row, kind in enumerate(labels.tolist()) if not (kind in seen or seen.append(kind))]  # type: ignore[func-returns-value]
-    first.sort(key=lambda row: int(labels[row]))
+    places = {kind: row for row, kind in reversed(list(enumerate(labels.tolist())))}
+    first = [row for _, row in sorted(places.items())]
     return [*first, *(row for row in range(len(labels)) if row not in first)][:SHOWN]
 
 

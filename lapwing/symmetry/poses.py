@@ -33,6 +33,11 @@ def _flows() -> Any:
 class Poses(nn.Module):
     """log p(η | x̂) and draws from it; `shape="gaussian"` and `conditional=False` are what the flow is compared with."""
 
+    centre: Tensor  # of η, (generators,)
+    spread: Tensor
+    circular: Any
+    straight: Any
+
     def __init__(
         self, group: Affine, pixels: int, width: int, *, shape: Shape = "spline", conditional: bool = True,
         bins: int = 8, transforms: int = 2, dropout: float = 0.2,
@@ -59,7 +64,8 @@ class Poses(nn.Module):
             self.straight = _flows().NSF(len(self.others), width // 2 + 2 * len(self.angles), **options)
         for module in self.modules():  # every transformation starts as the identity
             if hasattr(module, "hyper"):
-                last = [layer for layer in module.hyper if hasattr(layer, "weight")][-1]
+                layers: Any = module.hyper
+                last = [layer for layer in layers if hasattr(layer, "weight")][-1]
                 nn.init.zeros_(last.weight)
                 nn.init.zeros_(last.bias)
 
@@ -150,8 +156,8 @@ def likelihood(poses: Poses, poser: Poser, interpolation: Interpolation) -> Loss
 def learn(
     poses: Poses, poser: Poser, images: Tensor, held_out: Tensor, training: Training, *, interpolation: Interpolation,
     seed: int, checkpoint: Path | None = None, progress: bool | Report | None = None,
-) -> tuple[Poses, tuple[float, ...]]:  # fmt: skip
-    """The second stage, in place: the flow of the epoch that was best on held-out pictures, and its losses."""
+) -> tuple[float, ...]:  # fmt: skip
+    """The second stage, in place: the flow of the epoch that was best on held-out pictures; all losses."""
     _standardise(poses, poser(images).detach())
     loss = likelihood(poses, poser, interpolation)
 
@@ -162,8 +168,7 @@ def learn(
         poses.train()
         return found
 
-    descended(poses, loss, images, training, seed=seed, checkpoint=checkpoint, progress=progress, score=score)
-    return poses, ()
+    return descended(poses, loss, images, training, seed=seed, checkpoint=checkpoint, progress=progress, score=score)
 
 
 def _standardise(poses: Poses, eta: Tensor) -> None:

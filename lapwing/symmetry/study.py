@@ -63,6 +63,8 @@ def orbit_ratio(model: SymmetryModel, images: Tensor, labels: Tensor, *, copies:
     within = 2 * stack.var(0).mean()
     other = torch.randperm(len(images), generator=Generator().manual_seed(seed))
     different = labels != labels[other]
+    if not bool(different.any()):  # one kind only: between pictures
+        different = other != torch.arange(len(other))
     between = (stack[0] - stack[1][other])[different].square().mean()
     return float(within / between)
 

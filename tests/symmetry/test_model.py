@@ -228,7 +228,7 @@ def test_what_cannot_be_done_is_said(tiny):
     with pytest.raises(ValueError, match="the model learnt from"):
         model.prototype(functional.pad(images, [1] * 4))
     with pytest.raises(ValueError, match="expected the same group"):
-        SymmetryModel(WHOLE, TINY).fit(images, poser=Poser(Affine.of(scale=1), 196, 12))
+        SymmetryModel(WHOLE, TINY).fit(images, poser=seeded(0, lambda: Poser(Affine.of(scale=1), 196, 12)))
     with pytest.raises(ValueError, match="at least one"):
         model.resample(images, 0)
     with pytest.raises(ValueError, match="at least two"):
