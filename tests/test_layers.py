@@ -16,7 +16,7 @@ ALLOWED = {
     "training": {"linalg", "bayes", "network"},
     "families": {"linalg", "bayes", "network", "training"},
     "tomography": {"linalg", "bayes", "network", "training", "report"},
-    "symmetry": {"linalg", "bayes", "network", "training"},
+    "symmetry": {"atomic", "linalg", "bayes", "network", "training", "report"},
     "facade": {"linalg", "bayes", "network"},
     "metrics": set(),
     "records": {"atomic"},

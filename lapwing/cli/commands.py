@@ -284,6 +284,31 @@ def ct(
         console.answer(words, found, json)
 
 
+@app.command(epilog="Example: lapwing symmetry --data digits --rotate 45 --out runs/symmetry")
+def symmetry(
+    data: Annotated[str, typer.Option(help="mnist, digits, or a folder of class folders with square images.")],
+    rotate: Annotated[float, typer.Option(help="Turn every picture by up to so many degrees first.")] = 0.0,
+    size: Annotated[int, typer.Option(help="Pictures to learn from, at most.", min=10)] = 5000,
+    steps: Annotated[int, typer.Option(help="Steps of the first stage; the second takes half.", min=1)] = 3000,
+    width: Annotated[int, typer.Option(help="Of the networks.", min=4)] = 256,
+    ablations: Annotated[bool, typer.Option(help="Also without each of the three conjectures.")] = False,
+    seed: Annotated[int, typer.Option(help="Of rotations, networks and draws.")] = 0,
+    out: Annotated[Path, typer.Option(help="Folder for page, scores and model.")] = Path("runs/symmetry"),
+    json: Json = False,
+    quiet: Annotated[bool, typer.Option(help="No progress.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Learn which rotations a set of pictures is invariant to, undo them, and write a page."""
+    with console.guarded(debug):
+        from lapwing.cli.symmetry import Request, learn
+
+        writable(out)
+        request = Request(data, rotate, size, steps, width, ablations, seed)
+        with console.progress(quiet or json) as tell:
+            words, found = learn(request, out, tell)
+        console.answer(words, found, json)
+
+
 @app.command()
 def doctor(json: Json = False, debug: Debug = False) -> None:
     """Look at the environment and run a self-test of two seconds."""

@@ -1,0 +1,129 @@
+"""p(x̂): prototypes as a linear Gaussian model, z ~ N(0, I), x̂ = μ + W z, and the bound on log p(x) that it gives."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Generator, Tensor
+
+from lapwing.linalg.estimators import Estimates
+from lapwing.symmetry.inference import Poser
+from lapwing.symmetry.poses import Poses
+from lapwing.symmetry.warping import Interpolation, disc, warp
+
+RANKS = (2, 4, 8, 16, 32, 64, 128)
+WIDTHS = (0.003, 0.01, 0.03, 0.1)  # of q(η | x), in bounds
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Subspace:
+    """Probabilistic principal components (Tipping and Bishop 1999)."""
+
+    mean: Tensor  # (pixels,)
+    basis: Tensor  # (pixels, rank)
+    variance: Tensor  # (), of what the basis leaves out
+
+    @staticmethod
+    def of(pictures: Tensor, held_out: Tensor) -> Subspace:
+        """The maximum of the likelihood of flat pictures, with the rank that is best on held-out ones."""
+        mean = pictures.mean(0)
+        _, singular, vectors = torch.linalg.svd(pictures - mean, full_matrices=False)
+        values, d = singular.square() / len(pictures), pictures.shape[1]
+        found = []
+        for rank in (rank for rank in RANKS if rank < min(d, len(pictures) - 1)):
+            variance = ((values.sum() - values[:rank].sum()) / (d - rank)).clamp_min(1e-6)
+            basis = vectors[:rank].mT * (values[:rank] - variance).clamp_min(0).sqrt()
+            one = Subspace(mean, basis, variance)
+            found.append((float(one.log_prob(held_out).mean()), one))
+        if not found:
+            raise ValueError(f"{len(pictures)} pictures are too few for a model of prototypes: at least 4 are needed")
+        return max(found, key=lambda pair: pair[0])[1]
+
+    def log_prob(self, pictures: Tensor) -> Tensor:
+        """log N(x; μ, W Wᵀ + variance): (n,)."""
+        normal = torch.distributions.LowRankMultivariateNormal(
+            self.mean, self.basis, self.variance.expand_as(self.mean), validate_args=False
+        )
+        return normal.log_prob(pictures)
+
+    def posterior(self, pictures: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean (n, rank) and Cholesky factor (rank, rank) of z given flat pictures."""
+        rank = self.basis.shape[1]
+        inner = self.basis.mT @ self.basis + self.variance * torch.eye(rank).to(self.basis)
+        covariance = torch.linalg.inv(inner)
+        return (pictures - self.mean) @ self.basis @ covariance, torch.linalg.cholesky(covariance * self.variance)
+
+    def decode(self, z: Tensor) -> Tensor:
+        """μ + W z."""
+        return self.mean + z @ self.basis.mT
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Bound:
+    """Everything in log p(x) ≥ E_q[log p(x | x̂, η) + log p(η | x̂) + log p(z) − log q(η | x) − log q(z | x)].
+
+    q(η | x) is a Gaussian of std `width` times the bounds around the pose that the network gives.
+    """
+
+    poser: Poser
+    poses: Poses
+    subspace: Subspace
+    noise_variance: float
+    width: float
+    interpolation: Interpolation
+
+    @torch.no_grad()
+    def terms(self, images: Tensor, count: int, generator: Generator) -> tuple[Tensor, Tensor]:
+        """log weights (count, n) of draws from q, and their squared residuals, averaged over pixels (count, n)."""
+        group, (n, channels, size, _) = self.poser.group, images.shape
+        inside = disc(size, images).expand(channels, size, size) if any(group.is_angle) else torch.ones_like(images[0])
+        centre, std = self.poser(images), self.width * torch.tensor(group.bounds).to(images)
+        prototypes = warp(images, group.inverse(centre), interpolation=self.interpolation)
+        mean, root = self.subspace.posterior(prototypes.flatten(1))
+        weights, residuals = [], []
+        for _ in range(count):
+            e, f = (
+                torch.randn(n, k, generator=generator, dtype=torch.float64).to(images)
+                for k in (len(group), mean.shape[1])
+            )
+            eta, z = centre + std * e, mean + f @ root.mT
+            clean = self.subspace.decode(z).reshape(images.shape)
+            there = warp(clean, group.matrix(eta), interpolation=self.interpolation)
+            squared = ((images - there).square() * inside).flatten(1).sum(1)
+            pixels = float(inside.sum())
+            log_x = -squared / (2 * self.noise_variance) - pixels / 2 * math.log(2 * math.pi * self.noise_variance)
+            log_eta = self.poses(clean, eta) - (_normal(e) - std.log().sum())
+            log_z = _normal(z) - (_normal(f) - root.diagonal().log().sum())
+            weights.append(log_x + log_eta + log_z)
+            residuals.append(squared / pixels)
+        return torch.stack(weights), torch.stack(residuals)
+
+    def log_prob(self, images: Tensor, count: int, generator: Generator) -> Estimates:
+        """The bound for each picture with the standard error of its average over draws."""
+        weights, _ = self.terms(images, count, generator)
+        return Estimates(weights.mean(0), weights.std(0) / math.sqrt(count))
+
+
+def _normal(values: Tensor) -> Tensor:
+    return -values.square().sum(-1) / 2 - values.shape[-1] / 2 * math.log(2 * math.pi)
+
+
+def bound(poser: Poser, poses: Poses, images: Tensor, held_out: Tensor, interpolation: Interpolation) -> Bound:
+    """The bound with the noise that maximises it on `images`, and the width of q that does so on held-out ones."""
+    with torch.no_grad():
+        flat = [
+            warp(part, poser.group.inverse(poser(part)), interpolation=interpolation).flatten(1)
+            for part in (images, held_out)
+        ]
+    subspace, found = Subspace.of(*flat), []
+    for width in WIDTHS:
+        first = Bound(poser, poses, subspace, 1.0, width, interpolation)
+        noise = float(first.terms(images[:512], 4, Generator().manual_seed(0))[1].mean().clamp_min(1e-6))
+        one = Bound(poser, poses, subspace, noise, width, interpolation)
+        found.append((float(one.terms(held_out[:256], 8, Generator().manual_seed(1))[0].mean()), one))
+    return max(found, key=lambda pair: pair[0])[1]
