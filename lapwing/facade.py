@@ -22,6 +22,7 @@ def fit(
     model: nn.Module, data: Any, likelihood: Likelihood, *, prior: Prior | None = None, method: Method | None = None,
     select: Select = None, validation: Any = None, total: int | None = None, draws: int = 32, seed: int = 0,
     evidence_at: EvidenceAt | None = None, progress: bool | Report | None = None, output: Output = None,
+    shard: bool | None = None,
 ) -> Posterior:  # fmt: skip
     """The posterior of a trained network, linearised at its weights: what `linearise` and then `infer` give.
 
@@ -36,5 +37,5 @@ def fit(
     linear = linearise(model, data, likelihood, select=select, total=total, output=output)
     return infer(
         linear, prior=prior, method=method, validation=validation, draws=draws, seed=seed, evidence_at=evidence_at,
-        progress=progress,
+        progress=progress, shard=shard,
     )  # fmt: skip

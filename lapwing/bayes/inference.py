@@ -23,6 +23,7 @@ from lapwing.bayes.modes import with_mode
 from lapwing.bayes.noise import Noise
 from lapwing.bayes.posterior import Posterior, assemble
 from lapwing.bayes.priors import DiagonalPrior, GPrior, PerGroup, Prior, resolve
+from lapwing.bayes.sharing import shared
 from lapwing.bayes.solving import BLOCK_ELEMENTS, Task, in_double, solve, stored_features
 from lapwing.bayes.statistics import (
     row_weights,
@@ -42,7 +43,7 @@ KRYLOV_STEPS = 8  # of a typical space
 def infer(
     model: LinearModel, *, prior: Prior | None = None, method: Method | None = None, validation: Any = None,
     draws: int = 32, seed: int = 0, evidence_at: EvidenceAt | None = None,
-    progress: bool | Report | None = None,
+    progress: bool | Report | None = None, shard: bool | None = None,
 ) -> Posterior:  # fmt: skip
     """The posterior of a linear model, its free precisions at the maximum of the evidence.
 
@@ -51,6 +52,9 @@ def infer(
     density. A structured method (`Diagonal`, `KFAC`, `EKFAC`, `LowRank`) can take the evidence at the network's own
     weights, `evidence_at="weights"`: no mode is found, and precisions tuned by it are known to be too small. With
     `validation` it does so by default, since what is tuned on held-out data needs neither.
+
+    In a job of several processes (torchrun, or an initialised group of torch.distributed) that call this together on a
+    network, each works on a share of the data and each has the result; shard=False lets one go alone.
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
@@ -63,10 +67,14 @@ def infer(
     if draws < 0:
         raise ValueError(f"draws must not be negative, got {draws}")
     choice, report = resolve(prior or GPrior(), model.groups), reporter(progress)
-    started = time.perf_counter()
+    started, settings = time.perf_counter(), (choice, method, validation is None, draws, seed, evidence_at)
     try:
         where = _evidence_at(evidence_at, method, validation is not None and model.centre is not None)
-        return _inferred(model, choice, method, validation, Noise(seed), draws, report, started, where)
+        with shared(model, shard, settings) as (known, ranks):
+            shown = report if ranks is None or ranks.rank == 0 else reporter(False)
+            posterior = _inferred(known, choice, method, validation, Noise(seed), draws, shown, started, where)
+            posterior.diagnostics["ranks"] = 1 if ranks is None else ranks.size
+            return posterior
     finally:  # neither an error nor Ctrl-C leaves a half-written line behind
         report("")
 
