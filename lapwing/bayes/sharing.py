@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lapwing.bayes.keeping import told
 from lapwing.bayes.linear_model import LinearModel
 from lapwing.linalg.memory import available_bytes, counting_on
 from lapwing.linalg.operators import LinearOperator, Sharded
@@ -46,7 +46,7 @@ def shared(
 def _check_same(model: LinearModel, ranks: Ranks, settings: tuple[Any, ...]) -> None:
     """Refuse ranks that do not fit the same: to the bit what was given, to round-off what was computed."""
     fingerprint = "" if model.centre is None else model.centre.fingerprint()
-    ranks.check_same("arguments", _told(settings), _told(model.likelihood))
+    ranks.check_same("arguments", told((*settings, model.likelihood)).encode())
     ranks.check_same("networks", fingerprint.encode(), repr(model.features.shape).encode())
     given = _bytes(model.weights) + (_bytes(model.targets) if not model.targets.is_floating_point() else b"")
     ranks.check_same("data", given)
@@ -60,11 +60,6 @@ def _check_same(model: LinearModel, ranks: Ranks, settings: tuple[Any, ...]) -> 
             "the ranks were given different inputs: call fit on every rank with the whole data set; lapwing shares the "
             "work out itself. Where every rank means to fit something of its own, pass shard=False"
         )
-
-
-def _told(value: Any) -> bytes:
-    """A value in words, without the addresses of functions, which differ between processes."""
-    return re.sub(r" at 0x[0-9a-f]+", "", repr(value)).encode()
 
 
 def _bytes(values: Tensor) -> bytes:

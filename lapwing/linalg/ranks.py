@@ -12,6 +12,7 @@ from typing import Any, final
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
 
 TIMEOUT = timedelta(minutes=10)  # that one process may be behind the others
 
@@ -155,14 +156,15 @@ def _ranks() -> Ranks | None:
         return _met(dist.get_rank(), dist.get_world_size(), lambda: dist.new_group(backend="gloo", timeout=TIMEOUT))
     if not dist.is_torchelastic_launched():
         return None
-    store, rank, size = next(dist.rendezvous("env://"))
+    store, rank, size = next(rendezvous("env://"))
     return None if size == 1 else _met(rank, size, lambda: _own_group(store, rank, size))
 
 
 def _own_group(store: Any, rank: int, size: int) -> Any:
     """A group that torch does not know of; every call of a rank has a place of its own in the store."""
     call = store.add(f"lapwing/{rank}", 1)
-    return dist.ProcessGroupGloo(dist.PrefixStore(f"lapwing/{call}", store), rank, size, TIMEOUT)
+    place = dist.PrefixStore(f"lapwing/{call}", store)  # type: ignore[attr-defined]
+    return dist.ProcessGroupGloo(place, rank, size, TIMEOUT)
 
 
 def _met(rank: int, size: int, group: Callable[[], Any]) -> Ranks:
