@@ -71,7 +71,7 @@ def read_idx(path: Path, *, limit: float) -> np.ndarray:
         raise ValueError(f"it is damaged ({error})") from None
 
 
-def _idx(file: IO[bytes], limit: float) -> np.ndarray:
+def _idx(file: IO[bytes] | gzip.GzipFile, limit: float) -> np.ndarray:
     start = file.read(4)
     if len(start) < 4 or start[:2] != b"\0\0" or start[2] not in IDX_TYPES or start[3] > AXES:
         raise ValueError(f"it is not an idx file: it starts with {start!r}")
@@ -130,7 +130,7 @@ def _array(file: IO[bytes], size: int, limit: float) -> np.ndarray:
     return (values.reshape(shape[::-1]).T if columns_first else values.reshape(shape)).copy()
 
 
-def _exactly(file: IO[bytes], size: int) -> bytes:
+def _exactly(file: IO[bytes] | gzip.GzipFile, size: int) -> bytes:
     parts, left = [], size
     while left and (part := file.read(min(left, STEP))):
         parts.append(part)
