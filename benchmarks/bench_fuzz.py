@@ -154,7 +154,9 @@ def posteriors(folder: Path) -> tuple[list[bytes], Check]:
     def check(path: Path) -> None:
         found = lw.load(path, model)
         assert found.draws.shape[0] == found.mean.shape[0]
-        assert found.predict(x).std.shape == (9, 2)
+        prediction = found.predict(x)
+        assert prediction.std.shape == (9, 2)
+        assert prediction.std.isfinite().all()
 
     return files, check
 
