@@ -60,6 +60,12 @@ def test_a_script_started_by_torchrun_gives_the_answer_of_one_process(tmp_path, 
     command = [sys.executable, "-m", *LAUNCH, "--nproc-per-node=2", "-m", "tests.ranks.worker", "all", tmp_path, "2"]
     subprocess.run(command, env=environment(), cwd=ROOT, check=True, timeout=120, capture_output=True)
     check_same(tmp_path, 2, alone)
+    files = {path: path.stat().st_mtime_ns for path in (tmp_path / "kept").iterdir()}
+    resumed = worker.kept(tmp_path / "kept").draws  # what two ranks have kept serves one
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "kept").iterdir()} == files
+    for rank in range(2):
+        several = torch.load(tmp_path / f"kept {rank}.pt", weights_only=True)
+        assert torch.allclose(several, resumed, rtol=1e-9, atol=1e-9)
 
 
 def test_three_ranks_in_a_group_of_the_caller_with_uneven_shares(tmp_path, alone):

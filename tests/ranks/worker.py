@@ -61,6 +61,10 @@ def from_data_set():
     return lw.fit(network(), data, lw.Categorical(), method=lw.Krylov(rtol=1e-8), draws=5, seed=7)
 
 
+def kept(folder: Path):
+    return gaussian(method=lw.Krylov(rtol=1e-8), checkpoint=folder)
+
+
 HELD_OUT = labelled(40, 5)
 FITS = {
     "krylov": lambda: gaussian(method=lw.Krylov(rtol=1e-8)),
@@ -116,6 +120,7 @@ def main(job: str, folder: Path, ranks: int) -> None:
         case which:
             chosen = FITS if which == "all" else {name: FITS[name] for name in FEW}
             torch.save({name: found(fit()) for name, fit in chosen.items()}, folder / f"{rank()}.pt")
+            torch.save(kept(folder / "kept").draws, folder / f"kept {rank()}.pt")
             if rank() == 0:  # afterwards a rank may go on alone
                 labels(shard=False)
                 gaussian(method=lw.Krylov(rtol=0.1), shard=False).at(precision=1e-3)
