@@ -8,7 +8,7 @@ PEERS  := benchmarks/peers/.venv
 # a process per core, each with one thread: small problems gain nothing from more
 TESTED := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
-.PHONY: demo test browser test-all peers lint format bench data docs clean
+.PHONY: demo test browser test-all peers lint format bench data docs sbom clean
 
 demo: $(STAMP)
 	$(BIN)/python -m lapwing.demo
@@ -70,6 +70,10 @@ $(VENV)/.browser: $(STAMP)
 	@command -v npm >/dev/null || { echo "make browser needs npm, to install the accessibility checker axe-core"; exit 1; }
 	npm install --silent --no-save --no-package-lock --prefix $(VENV)/axe axe-core@4
 	touch $@
+
+# every package that lapwing brings, as installed here: sbom.json, CycloneDX
+sbom: $(STAMP)
+	$(BIN)/python tools/sbom.py sbom.json
 
 clean:
 	rm -rf $(VENV) runs build dist .mypy_cache .ruff_cache .hypothesis

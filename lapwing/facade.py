@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -22,6 +23,7 @@ def fit(
     model: nn.Module, data: Any, likelihood: Likelihood, *, prior: Prior | None = None, method: Method | None = None,
     select: Select = None, validation: Any = None, total: int | None = None, draws: int = 32, seed: int = 0,
     evidence_at: EvidenceAt | None = None, progress: bool | Report | None = None, output: Output = None,
+    shard: bool | None = None, checkpoint: Path | str | None = None,
 ) -> Posterior:  # fmt: skip
     """The posterior of a trained network, linearised at its weights: what `linearise` and then `infer` give.
 
@@ -33,8 +35,8 @@ def fit(
     >>> posterior.predict(x).mean.shape
     torch.Size([3, 1])
     """
-    linear = linearise(model, data, likelihood, select=select, total=total, output=output)
+    linear = linearise(model, data, likelihood, select=select, total=total, output=output, checkpoint=checkpoint)
     return infer(
         linear, prior=prior, method=method, validation=validation, draws=draws, seed=seed, evidence_at=evidence_at,
-        progress=progress,
+        progress=progress, shard=shard, checkpoint=checkpoint,
     )  # fmt: skip

@@ -159,7 +159,7 @@ def read(path: Path | str) -> Stored:
     except (ValueError, RecursionError):
         raise ValueError(f"{path}: a file of tensors, but not a saved posterior") from None
     number = plain.get("format") if isinstance(plain, dict) else None
-    if number not in READABLE:
+    if isinstance(number, bool) or number not in READABLE:
         raise ValueError(
             f"{path}: format {number!r}, this lapwing reads formats {READABLE[0]} to {FORMAT}: use the version that "
             "wrote it"
@@ -172,9 +172,42 @@ def read(path: Path | str) -> Stored:
 def restore(stored: Stored, features_at: Callable[[Any], LinearOperator], centre: Centre | None) -> Posterior:
     """The posterior of a file over features that are made anew."""
     try:
-        return _restored(stored, features_at, centre)
-    except (TypeError, KeyError, AttributeError, RuntimeError, IndexError) as error:
+        _check(stored)
+        return _rehearsed(_restored(stored, features_at, centre))
+    except (TypeError, KeyError, AttributeError, RuntimeError, IndexError, ArithmeticError, MemoryError) as error:
         raise ValueError(f"{stored.path}: the file does not hold what it should ({error})") from error
+
+
+def _check(stored: Stored) -> None:
+    """Refuse tensors whose shapes do not belong together, and numbers that no posterior has."""
+    mean, deviations = stored.tensor("mean"), stored.tensor("deviations")
+    scale, group_of = stored.tensor("prior.scale"), stored.tensor("prior.group_of")
+    precision, noise = stored.tensor("prior.precision"), stored.tensor("noise_precision")
+    shapes = [tuple(part.shape) for part in (mean, deviations, scale, group_of, precision, noise)]
+    d, groups = mean.numel(), precision.numel()
+    fits = shapes == [
+        (d,),
+        (d, deviations.shape[-1] if deviations.ndim else 0),
+        (d,),
+        (d,),
+        (groups,),
+        (noise.numel(),),
+    ]
+    if not fits or not groups >= 1 or not d:
+        raise ValueError(f"{stored.path}: tensors of shapes {shapes} do not make a posterior")
+    numbers = not group_of.is_floating_point() and 0 <= int(group_of.min()) <= int(group_of.max()) < groups
+    positive = bool((scale > 0).all() & (precision > 0).all() & (noise > 0).all() & scale.isfinite().all())
+    if not numbers or not positive or not bool(deviations.isfinite().all()) or bool(mean.isinf().any()):
+        raise ValueError(f"{stored.path}: its prior, noise or draws hold numbers that no posterior has")
+
+
+def _rehearsed(posterior: Posterior) -> Posterior:
+    """The same posterior, once it has predicted: parts that do not belong together are noticed now, not later."""
+    features = Dense(torch.ones(2, len(posterior.mean), dtype=torch.float64))
+    seen = posterior.seen_at(features, torch.zeros(1, 2, dtype=torch.float64), None)
+    if not bool(seen.spread.variance.isfinite().all()) or not isinstance(posterior.diagnostics, dict):
+        raise ValueError("its statistics give error bars that are not finite")
+    return posterior
 
 
 def _restored(stored: Stored, features_at: Callable[[Any], LinearOperator], centre: Centre | None) -> Posterior:

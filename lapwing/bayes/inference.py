@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from lapwing.bayes.approximate import (
     Shape,
     low_rank,
 )
+from lapwing.bayes.keeping import journal_of, kept_prior
 from lapwing.bayes.laplace import check_not_interpolating, surrogate, tangent
 from lapwing.bayes.likelihoods import Curved, Gaussian
 from lapwing.bayes.linear_model import LinearModel
@@ -23,11 +25,13 @@ from lapwing.bayes.modes import with_mode
 from lapwing.bayes.noise import Noise
 from lapwing.bayes.posterior import Posterior, assemble
 from lapwing.bayes.priors import DiagonalPrior, GPrior, PerGroup, Prior, resolve
+from lapwing.bayes.sharing import shared
 from lapwing.bayes.solving import BLOCK_ELEMENTS, Task, in_double, solve, stored_features
 from lapwing.bayes.statistics import (
     row_weights,
 )
 from lapwing.linalg import stochastic
+from lapwing.linalg.journal import Journal
 from lapwing.linalg.memory import available_bytes, check_memory, readable
 from lapwing.linalg.operators import Dense
 from lapwing.linalg.progress import Report, reporter
@@ -42,7 +46,7 @@ KRYLOV_STEPS = 8  # of a typical space
 def infer(
     model: LinearModel, *, prior: Prior | None = None, method: Method | None = None, validation: Any = None,
     draws: int = 32, seed: int = 0, evidence_at: EvidenceAt | None = None,
-    progress: bool | Report | None = None,
+    progress: bool | Report | None = None, shard: bool | None = None, checkpoint: Path | str | None = None,
 ) -> Posterior:  # fmt: skip
     """The posterior of a linear model, its free precisions at the maximum of the evidence.
 
@@ -51,6 +55,12 @@ def infer(
     density. A structured method (`Diagonal`, `KFAC`, `EKFAC`, `LowRank`) can take the evidence at the network's own
     weights, `evidence_at="weights"`: no mode is found, and precisions tuned by it are known to be too small. With
     `validation` it does so by default, since what is tuned on held-out data needs neither.
+
+    In a job of several processes (torchrun, or an initialised group of torch.distributed) that call this together on a
+    network, each works on a share of the data and each has the result; shard=False lets one go alone.
+
+    `checkpoint` is a folder in which a Krylov space is kept, step by step: the same call after a crash, Ctrl-C or
+    SIGTERM goes on where it was, to the same draws. Other methods start over.
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
@@ -63,24 +73,33 @@ def infer(
     if draws < 0:
         raise ValueError(f"draws must not be negative, got {draws}")
     choice, report = resolve(prior or GPrior(), model.groups), reporter(progress)
-    started = time.perf_counter()
+    started, settings = time.perf_counter(), (choice, method, validation is None, draws, seed, evidence_at)
     try:
         where = _evidence_at(evidence_at, method, validation is not None and model.centre is not None)
-        return _inferred(model, choice, method, validation, Noise(seed), draws, report, started, where)
+        with shared(model, shard, settings) as (known, ranks):
+            shown = report if ranks is None or ranks.rank == 0 else reporter(False)
+            with journal_of(checkpoint, known, settings, ranks) as journal:
+                posterior = _inferred(
+                    known, choice, method, validation, Noise(seed), draws, shown, started, where, journal
+                )
+            posterior.diagnostics["ranks"] = 1 if ranks is None else ranks.size
+            return posterior
     finally:  # neither an error nor Ctrl-C leaves a half-written line behind
         report("")
 
 
 def _inferred(
     model: LinearModel, choice: Prior, method: Method | None, validation: Any, noise: Noise, draws: int,
-    report: Report, started: float, evidence_at: EvidenceAt,
+    report: Report, started: float, evidence_at: EvidenceAt, journal: Journal | None,
 ) -> Posterior:  # fmt: skip
     if isinstance(model.likelihood, Gaussian):
-        task = replace(_gaussian_task(model, choice, noise, draws, report), evidence_at=evidence_at)
+        task = replace(_gaussian_task(model, choice, noise, draws, report, journal), evidence_at=evidence_at)
         chosen, why = _choose(task, method)
         task = _shaped(task, chosen, model) if isinstance(chosen, Structural) else task
     else:
-        task, chosen, why = _label_task(model, choice, noise, draws, report, method, validation is None, evidence_at)
+        task, chosen, why = _label_task(
+            model, choice, noise, draws, report, method, validation is None, evidence_at, journal
+        )
     memory = preflight(task)
     solved = solve(task, chosen, why, asked=method is not None)
     at, tuned_by = solved.optimum.at, "evidence" if choice.tuned else "given"
@@ -107,15 +126,18 @@ def _on_held_out(posterior: Posterior, validation: Any) -> Posterior:
     return with_mode(posterior)
 
 
-def _gaussian_task(model: LinearModel, choice: Prior, noise: Noise, draws: int, report: Report) -> Task:
+def _gaussian_task(
+    model: LinearModel, choice: Prior, noise: Noise, draws: int, report: Report, journal: Journal | None
+) -> Task:
     if model.gaussian.noise_std is None and not bool((model.targets != 0).any()):
         raise ValueError("every target is zero, so the noise cannot be tuned: give Gaussian(noise_std=…)")
-    return Task(model, choice.on(model.features, row_weights(model), model.blocks), choice, noise, draws, report)
+    prior = kept_prior(journal, lambda: choice.on(model.features, row_weights(model), model.blocks))
+    return Task(model, prior, choice, noise, draws, report, journal=journal)
 
 
 def _label_task(
     model: LinearModel, choice: Prior, noise: Noise, draws: int, report: Report, method: Method | None,
-    by_evidence: bool, evidence_at: EvidenceAt,
+    by_evidence: bool, evidence_at: EvidenceAt, journal: Journal | None,
 ) -> tuple[Task, Method, str]:  # fmt: skip
     """The Gaussian model with the curvature of these labels, and the loss that gives its mode and evidence."""
     outputs = _curvature_point(model, choice)
@@ -124,14 +146,16 @@ def _label_task(
     one_or_groups = choice.on(model.features, model.row_counts) if isinstance(choice, PerGroup) else _ones(model)
     task = Task(
         surrogate(model, outputs), one_or_groups, choice, noise, draws, report, by_evidence=by_evidence,
-        evidence_at=evidence_at,
+        evidence_at=evidence_at, journal=journal,
     )  # fmt: skip
     chosen, why = _choose(task, method)
     at_mode = evidence_at == "mode" and not isinstance(model.features, Dense)
     if isinstance(chosen, Exact) and at_mode:  # first, since the prior looks at every row too
         model = _with_stored(model, report)
     task = replace(
-        task, model=surrogate(model, outputs), prior=choice.on(model.features, model.row_counts, model.blocks)
+        task,
+        model=surrogate(model, outputs),
+        prior=kept_prior(journal, lambda: choice.on(model.features, model.row_counts, model.blocks)),
     )
     if isinstance(chosen, Structural):
         task = _shaped(task, chosen, model)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, final
 
 import numpy as np
@@ -23,6 +24,7 @@ from lapwing.bayes.approximate import (
 )
 from lapwing.bayes.evidence import LOWEST_RATIO, Optimum, Precisions, Problem, largest_value
 from lapwing.bayes.iterative import Sampler
+from lapwing.bayes.keeping import kept_mode
 from lapwing.bayes.laplace import AtMode, Known, Tangent
 from lapwing.bayes.likelihoods import Gaussian
 from lapwing.bayes.linear_model import Centre, LinearModel
@@ -42,6 +44,7 @@ from lapwing.bayes.statistics import (
     whitened_data,
 )
 from lapwing.linalg import krylov
+from lapwing.linalg.journal import Journal
 from lapwing.linalg.memory import available_bytes
 from lapwing.linalg.operators import Dense, Double, LinearOperator, check_adjoint
 from lapwing.linalg.progress import Report
@@ -68,6 +71,7 @@ class Task:
     by_evidence: bool = True  # or the precision is left to held-out data
     shape: Shape | None = None  # of a structured curvature
     evidence_at: EvidenceAt = "mode"
+    journal: Journal | None = None  # where a long run keeps what it has found
 
 
 @final
@@ -169,7 +173,7 @@ def _krylov(task: Task, method: Krylov, why: str) -> Solved:
         at = tuned(ritz)[1].at
         return [(float(at.prior), float(at.noise))]
 
-    block = krylov.Block(prior_noise, normals, targets[:, None])
+    block = krylov.Block(prior_noise, normals, targets[:, None], task.journal)
     ritz = shared_space(scaled, block, settings, method, task.report)
     statistics, optimum = tuned(ritz)
     found = _told(ritz, method, optimum.at, why)
@@ -184,15 +188,18 @@ def _krylov_at_mode(task: Task, loss: Tangent, method: Krylov, why: str) -> Solv
     """
     scaled, targets, normals = whitened_data(task.model, task.prior, task.noise, task.draws)
     prior_noise = replace(task.noise, stream=PRIOR).rows(0, len(task.prior.scale), task.draws)
-    block = krylov.Block(prior_noise, normals, targets[:, None])
+    block = krylov.Block(prior_noise, normals, targets[:, None], task.journal)
     space = krylov.grow(scaled, block, min(2, method.steps or 2))
-    ritz, passes, seen, near = Ritz(space, scaled, method.rtol, known_trace(scaled)), 0.0, [], None
+    ritz, passes, near = Ritz(space, scaled, method.rtol, known_trace(scaled)), 0.0, None
+    seen: list[tuple[float, float]] = []
     log_alpha, settled = _at_the_weights(from_space(space, ritz, count=0.0, log_weight=0.0), loss.start), False
     for _ in range(MODE_ROUNDS):
         ritz = _grown(ritz, task, method, float(np.exp(log_alpha)), max(method.rtol, SEARCH_RTOL))
         statistics = from_space(ritz.space, ritz, count=0.0, log_weight=0.0)
         alpha = torch.tensor([np.exp(log_alpha)], dtype=torch.float64)
-        near = loss.mode(alpha, near, Known(ritz, ritz.values / alpha))
+        near = kept_mode(
+            task.journal, f"mode {len(seen)}", partial(loss.mode, alpha, near, Known(ritz, ritz.values / alpha))
+        )
         passes += near.mode.passes
         wanted = float(np.log(_determined(statistics, log_alpha) / float(loss.energies(near).sum())))
         seen.append((log_alpha, wanted - log_alpha))

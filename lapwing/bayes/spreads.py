@@ -96,8 +96,7 @@ def seen(
         rows = _blocks(data, shape, full)
         whitened = rows * std
         inside = _coordinates(belief, whitened)
-        outside = _outside(belief, whitened, inside, full)
-        covariance = outside + _products(inside / (1 + k), inside, full)
+        covariance = _remaining(belief, whitened, inside, k, full)
         found = (whitened.square().sum(2), covariance, (rows @ deviations).permute(2, 0, 1))
         parts.append(tuple(part.double() for part in found))
     prior_variance, covariance = (torch.cat([part[i] for part in parts]) for i in (0, 1))
@@ -221,6 +220,22 @@ def _products(left: Tensor, right: Tensor, full: bool) -> Tensor:  # (b, c, r) -
     return left @ right.mT if full else (left * right).sum(2)
 
 
+def _remaining(whitened: Whitened, rows: Tensor, inside: Tensor, k: Tensor, full: bool) -> Tensor:
+    """What the data leave of the prior covariance of rows.
+
+    Directions of small eigenvalues are known badly, and are left in the prior's part, from which k / (1 + k) of them is
+    taken: their error counts no more than what the data say there. Others are taken out whole, so nothing cancels.
+    """
+    left = 1 / (1 + k)
+    if whitened.spectrum.complete:
+        return _products(inside * left, inside, full)
+    if full:
+        return _products(rows, rows, full) - _products(inside * (1 - left), inside, full)
+    squares, large = inside.square(), k >= 1
+    outside = (rows.square().sum(2) - squares @ large.to(squares)).clamp_min(0)
+    return (outside + squares @ torch.where(large, left, left - 1)).clamp_min(0)
+
+
 def _outside(whitened: Whitened, rows: Tensor, inside: Tensor, full: bool) -> Tensor:
     """What rows have outside the spectrum, where the prior is left as it was."""
     if whitened.spectrum.complete:
@@ -279,9 +294,10 @@ def _coordinates(whitened: Whitened, rows: Tensor) -> Tensor:  # (b, c, d) -> (b
 
 def variances(rows: Tensor, spectrum: Spectrum, k: Tensor) -> tuple[Tensor, Tensor]:
     """Prior and posterior variance of whitened rows: ‖φ‖², and φ (I + V diag(k) Vᵀ)⁻¹ φᵀ without cancellation."""
-    prior = rows.square().sum(1)
+    prior, left = rows.square().sum(1), 1 / (1 + k)
     projected = spectrum.coordinates(rows).square()
-    inside = projected @ (1 / (1 + k))
     if spectrum.complete:
-        return prior, inside
-    return prior, inside + (prior - projected.sum(1)).clamp_min(0)
+        return prior, projected @ left
+    large = k >= 1  # the others stay in the prior's part: see _remaining
+    outside = (prior - projected @ large.to(projected)).clamp_min(0)
+    return prior, (outside + projected @ torch.where(large, left, left - 1)).clamp_min(0)

@@ -69,6 +69,8 @@ class Ritz:
 
         Below it log-determinants are too small, and the evidence there is too good to be true.
         """
+        if not len(self.values):  # the data say nothing at all
+            return 0.0
         largest, draws = float(self.values.max()), self.space.block.draws
         low, high = -13.0, 5.0  # decades around the largest value
         while high - low > 0.2:

@@ -11,7 +11,9 @@ from typing import Any, final
 
 import numpy as np
 
+from lapwing.arrays import read_npz
 from lapwing.cli.models import attribute
+from lapwing.linalg.memory import available_bytes
 
 PAIRS = (("x", "y"), ("X", "y"), ("X", "Y"), ("inputs", "targets"), ("images", "labels"), ("data", "target"),
          ("features", "labels"), ("features", "targets"))  # fmt: skip
@@ -91,10 +93,9 @@ def _checked(found: Loaded, wanted: Columns) -> Loaded:
 
 def _npz(path: Path, needs_target: bool) -> Loaded:
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {key: file[key] for key in file.files}
-    except Exception as error:  # zipfile, numpy and zlib each have their own for what is not an archive of arrays
-        raise ValueError(f"{path}: not a file of plain arrays ({str(error).splitlines()[0][:90]})") from None
+        arrays = read_npz(path, limit=available_bytes() / 2)
+    except ValueError as error:
+        raise ValueError(f"{path}: not a file of plain arrays ({str(error)[:120]})") from None
     for x, y in PAIRS:
         if x in arrays and (y in arrays or not needs_target):
             return Loaded(str(path), _numbers(str(path), arrays[x]), _targets(str(path), arrays.get(y)))
@@ -144,12 +145,24 @@ def _parquet(path: Path) -> tuple[list[str], list[Any]]:
     except ModuleNotFoundError:
         raise ValueError(f"{path}: reading Parquet needs pip install 'lapwing[parquet]'") from None
     try:
+        _check_size(path)
         frame = pandas.read_parquet(path)
     except ImportError:
         raise ValueError(f"{path}: reading Parquet needs pip install 'lapwing[parquet]'") from None
     except Exception as error:  # whatever the engine raises for a file that is not Parquet
         raise ValueError(f"{path}: not a Parquet file ({str(error).splitlines()[0][:90]})") from None
     return [str(name) for name in frame.columns], [frame[name].tolist() for name in frame.columns]
+
+
+def _check_size(path: Path) -> None:
+    """Refuse a small file that would unpack to more than there is room for."""
+    from pyarrow import parquet  # type: ignore[import-untyped]
+
+    about = parquet.read_metadata(path)
+    told = sum(about.row_group(number).total_byte_size for number in range(about.num_row_groups))
+    needed = max(told, 8 * about.num_rows * about.num_columns)
+    if needed > available_bytes() / 8:  # values become Python objects
+        raise ValueError(f"it would take {8 * needed / 1e9:.2f} GB")
 
 
 def _table(source: str, header: list[str], columns: Sequence[Sequence[Any]], wanted: Columns) -> Loaded:

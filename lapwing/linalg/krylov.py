@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil, log10
 from typing import Literal, final
 
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 
 from lapwing.linalg.estimators import Estimate
+from lapwing.linalg.journal import Found, Journal
 from lapwing.linalg.memory import available_bytes
 from lapwing.linalg.operators import LinearOperator, Rows, check_product, over_parts
 from lapwing.linalg.progress import Report, reporter
@@ -33,6 +35,7 @@ class Block:
     prior_noise: Tensor  # (d, k), θ̃
     data_noise: Tensor | Rows  # (n, k), ξ; rows that can be made anew are never all in memory on the primal side
     targets: Tensor | None = None  # (n, t), y
+    journal: Journal | None = None  # where every step is kept as soon as it is made
 
     def __post_init__(self) -> None:
         shapes = [tuple(part.shape) for part in self.parts]
@@ -76,11 +79,12 @@ class Chain:
     first: Tensor  # (width of the first block, 2k + t), the starting block in the first block
     ahead: Tensor  # (size, width), N; no columns are left where P is invariant
     coupling: Tensor  # (width, width of the last block), B
-    image: Tensor | None  # (d, width), Gᵀ N, dual only: half of the next step, which residuals need
+    image: Tensor | None  # (d, width), Gᵀ N, dual only: half of the next step; None where it must be made again
     noise_energy: float  # mean ‖ξ‖²
     norm: float  # largest ‖A p‖ met
     passes: int  # products of G or Gᵀ with a block
     columns: int  # and with a column
+    gram: Tensor | None = None  # (width, width), Nᵀ G Gᵀ N, dual only: residuals need it
 
     @property
     def roundoff(self) -> float:
@@ -187,11 +191,11 @@ def grow(operator: LinearOperator, start: Block | Space, steps: int) -> Space:
     (n, d), given = operator.shape, [part.shape[0] for part in block.parts]
     if given != [d, n, n][: len(given)]:
         raise ValueError(f"the parts of the block have {given} rows, expected {[d, n, n]} for G of shape {(n, d)}")
-    chain = start.chain if isinstance(start, Space) else _begin(operator, start)
+    chain = start.chain if isinstance(start, Space) else _kept(block, None, lambda: _begin(operator, block))
     for _ in range(steps):
         if chain.ahead.shape[1] == 0:
             break
-        chain = _step(operator, chain)
+        chain = _kept(block, chain, partial(_step, operator, chain))
     return _reduce(block, chain)
 
 
@@ -207,18 +211,18 @@ def needed_bytes(space: Space, steps: int) -> float:
     """Memory that the space takes after more steps, work included."""
     chain, (size, width) = space.chain, space.chain.ahead.shape
     m = len(chain.projected) + steps * width
-    images = 0 if chain.image is None else 2 * len(chain.image) * width
+    images = 0 if chain.gram is None else 2 * len(space.block.prior_noise) * width
     return chain.ahead.element_size() * (size * (m + 3 * width) + images) + 8 * 6 * m * m
 
 
 def explicit(operator: LinearOperator, space: Space) -> Space:
     """The same space with Q stored where it was implied: it needs the data no more, and cannot grow."""
-    if space.side != "dual" or space.chain.image is None:
+    if space.side != "dual":
         return space
     basis = expand(space, torch.eye(len(space.ritz)).to(space.ritz), operator)
-    ahead = space.chain.image - basis @ space.coupling.mT.to(basis)
+    ahead = _image(operator, space.chain) - basis @ space.coupling.mT.to(basis)
     passes, columns = space.chain.passes + 1, space.chain.columns + len(space.ritz)
-    chain = replace(space.chain, blocks=(basis,), ahead=ahead, image=None, passes=passes, columns=columns)
+    chain = replace(space.chain, blocks=(basis,), ahead=ahead, image=None, gram=None, passes=passes, columns=columns)
     return replace(space, chain=chain, side="explicit")
 
 
@@ -300,15 +304,46 @@ def _begin(operator: LinearOperator, block: Block) -> Chain:
     image = _product(operator.T, ahead) if n < d else None
     made = block.draws + (columns if image is None else ahead).shape[1]
     first, energy = first * lengths.double(), sum(energies)
-    return Chain((), first[:0, :0], first, ahead, first[:, :0], image, energy, 0.0, 2, made)
+    return Chain((), first[:0, :0], first, ahead, first[:, :0], image, energy, 0.0, 2, made, _gram(image))
+
+
+def _kept(block: Block, before: Chain | None, make: Callable[[], Chain]) -> Chain:
+    """The next chain, from the journal where a run before has made it; never with its image there."""
+    journal, made = block.journal, []
+    if journal is None or not journal.open:
+        return make()
+
+    def find() -> Found:
+        made.append(chain := make())
+        tensors = {name: getattr(chain, name) for name in ("projected", "ahead", "coupling", "gram")}
+        tensors |= {"first": chain.first} if before is None else {}
+        plain = {name: getattr(chain, name) for name in ("noise_energy", "norm", "passes", "columns")}
+        return {name: tensor for name, tensor in tensors.items() if tensor is not None}, plain
+
+    tensors, plain = journal.found(f"step {0 if before is None else len(before.blocks) + 1}", find)
+    like, blocks = block.prior_noise, () if before is None else (*before.blocks, before.ahead)
+    tensors = {name: tensor.to(like.device) for name, tensor in tensors.items()}
+    first = tensors["first"] if before is None else before.first
+    return Chain(
+        blocks, tensors["projected"], first, tensors["ahead"], tensors["coupling"], made[0].image if made else None,
+        gram=tensors.get("gram"), **plain,
+    )  # fmt: skip
+
+
+def _gram(image: Tensor | None) -> Tensor | None:
+    return None if image is None else (image.mT @ image).double()
+
+
+def _image(operator: LinearOperator, chain: Chain) -> Tensor:
+    return _product(operator.T, chain.ahead) if chain.image is None else chain.image
 
 
 def _step(operator: LinearOperator, chain: Chain) -> Chain:
     ahead, width, m = chain.ahead, chain.ahead.shape[1], len(chain.projected)
-    if chain.image is None:
+    if chain.gram is None:
         product, diagonal = _there_and_back(operator, ahead)
     else:
-        product, diagonal = _product(operator, chain.image), (chain.image.mT @ chain.image).double()
+        product, diagonal = _product(operator, _image(operator, chain)), chain.gram
     norm = max([chain.norm, *product.norm(dim=0).tolist()])
     projected = torch.nn.functional.pad(chain.projected, (0, width, 0, width))
     projected[m:, m:] = diagonal
@@ -319,10 +354,12 @@ def _step(operator: LinearOperator, chain: Chain) -> Chain:
         product.addmm_(chain.blocks[-1], chain.coupling.mT.to(ahead), alpha=-1)
     chain = replace(chain, blocks=(*chain.blocks, ahead), projected=projected, norm=norm)
     following, coupling = _orthonormal(chain.blocks, product, chain.roundoff)
-    beyond = None if chain.image is None else _product(operator.T, following)
+    beyond = None if chain.gram is None else _product(operator.T, following)
     second = width if beyond is None else following.shape[1]  # columns of the other product of this step
     passes, columns = chain.passes + 1 + (second > 0), chain.columns + width + second
-    return replace(chain, ahead=following, coupling=coupling, image=beyond, passes=passes, columns=columns)
+    return replace(
+        chain, ahead=following, coupling=coupling, image=beyond, passes=passes, columns=columns, gram=_gram(beyond)
+    )
 
 
 def _there_and_back(operator: LinearOperator, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -342,7 +379,7 @@ def _orthonormal(blocks: tuple[Tensor, ...], x: Tensor, floor: float) -> tuple[T
     for block in blocks:
         basis.addmm_(block, block.mT @ basis, alpha=-1)
     basis, second = _factor(basis, 0.5)  # what lost half its length to the blocks was round-off
-    return basis, second @ first
+    return basis.contiguous(), second @ first
 
 
 def _factor(x: Tensor, floor: float) -> tuple[Tensor, Tensor]:
@@ -365,14 +402,14 @@ def _reduce(block: Block, chain: Chain) -> Space:
     values = values.clamp_min(0)
     tail = chain.coupling @ vectors[len(values) - chain.coupling.shape[1] :]
     start = vectors[: len(chain.first)].mT @ chain.first
-    if chain.image is None:
+    if chain.gram is None:
         return Space(block, chain, "primal", values, vectors, start, start[:, : block.draws], tail, tail)
     root = values.clamp_min(chain.roundoff or 1).sqrt()  # what is scaled up no further cancels in solves
     tail = tail / root
     ritz, turn = torch.linalg.eigh(torch.diag(values) + tail.mT @ tail)
     probes = turn.mT @ ((values / root)[:, None] * start[:, : block.draws])
     tail, rotation, start = tail @ turn, vectors / root @ turn, turn.mT @ (root[:, None] * start)
-    outside, axes = torch.linalg.eigh((chain.image.mT @ chain.image).double() - tail @ tail.mT)  # XᵀX
+    outside, axes = torch.linalg.eigh(chain.gram - tail @ tail.mT)  # XᵀX
     remainder = outside.clamp_min(0).sqrt()[:, None] * (axes.mT @ tail)
     return Space(block, chain, "dual", ritz.clamp_min(0), rotation, start, probes, tail, remainder)
 

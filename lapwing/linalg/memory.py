@@ -3,10 +3,33 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+_agreed: ContextVar[int | None] = ContextVar("agreed", default=None)
+
+
+@contextmanager
+def counting_on(free: int | None) -> Iterator[None]:
+    """Take so much memory for free, as processes must agree on that work together; None changes nothing.
+
+    >>> with counting_on(1000):
+    ...     available_bytes()
+    1000
+    """
+    token = _agreed.set(free)
+    try:
+        yield
+    finally:
+        _agreed.reset(token)
 
 
 def available_bytes() -> int:
     """Memory that can be used now without swapping."""
+    agreed = _agreed.get()
+    if agreed is not None:
+        return agreed
     try:
         with open("/proc/meminfo") as lines:
             return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))

@@ -45,9 +45,12 @@ def load(path: Path | str, model: nn.Module | None = None) -> Posterior:
     if model is None:
         raise ValueError(f"{path}: saved from a network: pass that network too, load(path, model)")
     check_model(model)
+    names = network.get("names") if isinstance(network, dict) else None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{path}: the file does not say which weights of the network it is about")
     if fingerprint(model) != network.get("fingerprint"):
         raise ValueError(f"{path}: saved from another network, or from this one with other weights or buffers")
-    return restore(stored, *_linearised(stored, copy.deepcopy(model), tuple(network.get("names", ()))))
+    return restore(stored, *_linearised(stored, copy.deepcopy(model), tuple(names)))
 
 
 def _linearised(stored: Stored, model: nn.Module, names: tuple[str, ...]) -> tuple[Callable[[Any], Any], Centre]:

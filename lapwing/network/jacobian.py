@@ -260,7 +260,7 @@ class Jacobian(LinearOperator):
     def _few_rows(self, start: int, stop: int, first: int, last: int) -> Tensor:
         """Rows of data with many outputs: by forward passes where weights are fewer than they."""
         if self.shape[1] < (stop - start) / (last - first):
-            part = replace(self, inputs=Inputs(last - first, lambda a, b: self.inputs.between(first + a, first + b)))
+            part = self.between(first * self.outputs, last * self.outputs)
             whole = part.matmat(torch.eye(self.shape[1], dtype=self.like.dtype, device=self.like.device))
             return whole[start - first * self.outputs : stop - first * self.outputs]
         data = (datum for batch in self.inputs.between(first, last) for datum in batch.split(1))
@@ -269,6 +269,18 @@ class Jacobian(LinearOperator):
             before = number * self.outputs
             parts.append(_rows_of(self.network, datum, max(start - before, 0), min(stop - before, self.outputs)))
         return torch.cat(parts)
+
+    @property
+    def datum_rows(self) -> int:
+        return self.outputs
+
+    def between(self, start: int, stop: int) -> Jacobian:
+        """The rows of some whole data."""
+        first, last = start // self.outputs, stop // self.outputs
+        if (first * self.outputs, last * self.outputs) != (start, stop):
+            raise ValueError(f"rows {start} to {stop} are not whole data of {self.outputs} rows each")
+        inputs = self.inputs
+        return replace(self, inputs=Inputs(last - first, lambda a, b: inputs.between(first + a, first + b)))
 
     def working_bytes(self, columns: int) -> float:
         """Measured on the first data: what a forward pass keeps, and the factors where they are used."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,10 +12,11 @@ from torch import Tensor, nn
 from lapwing.bayes.likelihoods import Categorical, Gaussian, Likelihood
 from lapwing.bayes.linear_model import Centre, LinearModel, Observed
 from lapwing.linalg.curvature import Curvature
+from lapwing.linalg.journal import Journal
 from lapwing.network.batches import NO_TARGETS, Batches, Inputs, as_batches, check_finite_batch
 from lapwing.network.checks import checked_outputs
 from lapwing.network.groups import weight_groups
-from lapwing.network.jacobian import Jacobian, Network, prepared
+from lapwing.network.jacobian import Jacobian, Network, Plan, prepared
 from lapwing.network.kfac import Structure, root_of, structured
 from lapwing.network.kfac.roots import Root, per_place, scaled
 from lapwing.network.nests import Nest, required
@@ -25,7 +27,7 @@ from lapwing.network.parameters import Select, fingerprint
 
 def linearise(
     model: nn.Module, data: Any, likelihood: Likelihood, *, select: Select = None, total: int | None = None,
-    output: Output = None,
+    output: Output = None, checkpoint: Path | str | None = None,
 ) -> LinearModel:  # fmt: skip
     """The linear model of a trained network: features J, offset f − J w̄, and the network's output as centre.
 
@@ -33,13 +35,14 @@ def linearise(
 
     `data` is anything `as_batches` reads; `select` chooses weights by name or by a mask; `total` is the size of the
     whole training set where `data` is a part of it, so that each datum counts `total / n` times. `output` says which
-    tensor is meant where the network returns several: a key, a place or a function.
+    tensor is meant where the network returns several: a key, a place or a function. `checkpoint` keeps how products
+    are worked out, which a probe decides: in the same way after a crash.
     """
     dim = likelihood.dim if isinstance(likelihood, Categorical) else -1
     network, batches = Network.of(model, select, View(output, dim)), as_batches(data)
     outputs, observed = _observed(network, batches, likelihood)
     targets, weights, n = observed.targets, observed.weights, len(outputs)
-    features = prepared(Jacobian(network, observed.inputs, outputs[0].numel()))
+    features = _kept(prepared(Jacobian(network, observed.inputs, outputs[0].numel())), checkpoint)
     offset = network.view.rows(outputs).reshape(-1) - features @ network.weights
     if isinstance(likelihood, Gaussian):
         targets = (targets.reshape(-1) - offset.to(targets)).reshape(targets.shape)
@@ -68,6 +71,16 @@ def linearise(
             lambda data: _observed(network, as_batches(data), likelihood)[1],
         ),
     )  # fmt: skip
+
+
+def _kept(features: Jacobian, checkpoint: Path | str | None) -> Jacobian:
+    """The same with the plan of the run that began the checkpoint, so that the same products give the same bits."""
+    if checkpoint is None:
+        return features
+    plan = asdict(features.plan)
+    plan["factored_from"] = str(plan["factored_from"])  # it may be infinite
+    known = Journal(Path(checkpoint)).found("plan", lambda: ({}, plan))[1]
+    return replace(features, plan=Plan(**{**known, "factored_from": float(known["factored_from"])}))
 
 
 def _observed(network: Network, batches: Batches, likelihood: Likelihood) -> tuple[Tensor, Observed]:

@@ -9,13 +9,13 @@ import json
 import math
 import types
 import typing
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from lapwing.arrays import read_npz
 from lapwing.atomic import write as write_atomically
 from lapwing.records.checks import check
 from lapwing.records.schema import Record
@@ -82,14 +82,9 @@ def _arrays(folder: Path, stored: Any, digest: Any) -> dict[str, np.ndarray]:
     if hashlib.sha256(content).hexdigest() != digest:
         raise ValueError(f"its file of arrays, {stored}, is damaged: the checksum differs")
     try:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            size = sum(entry.file_size for entry in archive.infolist())
-        if size > LARGEST:
-            raise ValueError(f"its arrays would take {size / 2**30:.1f} GiB")
-        with np.load(io.BytesIO(content), allow_pickle=False) as file:
-            return {key: file[key] for key in file.files}
-    except (zipfile.BadZipFile, EOFError, OSError) as error:
-        raise ValueError(f"its file of arrays, {stored}, cannot be read ({error})") from None
+        return read_npz(content, limit=LARGEST)
+    except ValueError as error:
+        raise ValueError(f"its file of arrays, {stored}, cannot be read: {error}") from None
 
 
 def _plain(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:

@@ -89,9 +89,7 @@ class Poser(nn.Module):
     def parts(self, raw: Tensor) -> tuple[Tensor, Tensor]:
         """The last layer as points of the plane, one for each angle, and as numbers for the rest."""
         count = sum(self.group.is_angle)
-        return torch.view_as_complex(raw[..., : 2 * count].reshape(*raw.shape[:-1], count, 2)), raw[
-            ..., 2 * count :
-        ]
+        return torch.view_as_complex(raw[..., : 2 * count].reshape(*raw.shape[:-1], count, 2)), raw[..., 2 * count :]
 
 
 def consistency(poser: Poser, interpolation: Interpolation) -> Loss:

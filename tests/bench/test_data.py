@@ -64,7 +64,7 @@ class TestStorage:
             (b"", "not an idx file"),
             (b"PK\3\4nonsense", "not an idx file"),
             (idx(np.zeros((3, 4), np.uint8))[:-1], r"has 23 bytes, but shape \(3, 4\) takes 24"),
-            (idx(np.zeros((3, 4), np.uint8)) + b"\0", "has 25 bytes"),
+            (idx(np.zeros((3, 4), np.uint8)) + b"\0", "has more than the 24 bytes"),
         ],
     )
     def test_what_is_no_idx_file(self, tmp_path, content, message):
@@ -77,7 +77,7 @@ class TestStorage:
         for name, read in (("file.gz", data.read_idx), ("file.npz", lambda path: data.read_npz(path, "x"))):
             whole = io.BytesIO()
             np.savez(whole, x=np.zeros(300))
-            content = gzip.compress(bytes(range(256)) * 9) if name == "file.gz" else whole.getvalue()
+            content = gzip.compress(idx(np.arange(2304, dtype=">i4"))) if name == "file.gz" else whole.getvalue()
             (tmp_path / name).write_bytes(content[: len(content) // 2])
             with pytest.raises(ValueError, match="is damaged"):
                 read(tmp_path / name)
@@ -89,7 +89,7 @@ class TestStorage:
 
     def test_npz_with_objects_is_refused(self, tmp_path):
         np.savez(tmp_path / "file.npz", x=np.array([{}], dtype=object))
-        with pytest.raises(ValueError, match="allow_pickle=False"):
+        with pytest.raises(ValueError, match="nothing is unpickled"):
             data.read_npz(tmp_path / "file.npz", "x")
 
     def test_folders(self, tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, final
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -147,6 +147,13 @@ class Variational:
 
 def load(path: str | Path, model: nn.Module) -> Variational:
     """A fit that `save` wrote, for a network of the same architecture; its weights do not matter."""
+    try:
+        return _loaded(path, model)
+    except (SafetensorError, OSError, TypeError, KeyError, AttributeError, RuntimeError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged, or not a variational fit: {error}") from None
+
+
+def _loaded(path: str | Path, model: nn.Module) -> Variational:
     with safe_open(path, framework="pt") as file:
         about = json.loads((file.metadata() or {}).get("lapwing", "{}"))
         if about.get("format") != FORMAT or about.get("kind") != "variational":

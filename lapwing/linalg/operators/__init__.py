@@ -1,6 +1,7 @@
 """Linear operators: matrices known by their products with blocks of columns."""
 
 from lapwing.linalg.operators.composed import BatchSum, Double, Product, Scaled, Stacked, Sum, Transpose
+from lapwing.linalg.operators.distributed import Sharded
 from lapwing.linalg.operators.interface import BLOCK_ELEMENTS, LinearOperator, row_blocks, unit_columns
 from lapwing.linalg.operators.products import (
     Rows,
@@ -34,6 +35,7 @@ __all__ = [
     "Product",
     "Rows",
     "Scaled",
+    "Sharded",
     "Sparse",
     "Stacked",
     "Sum",

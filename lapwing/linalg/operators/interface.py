@@ -55,6 +55,15 @@ class LinearOperator(ABC):
         del start, stop
         return None
 
+    @property
+    def datum_rows(self) -> int | None:
+        """Rows that belong to one datum, where `between` cuts between data; None where it cannot."""
+        return None
+
+    def between(self, start: int, stop: int) -> LinearOperator:
+        """Rows start to stop, of whole data, as an operator whose products cost their share."""
+        raise ValueError(f"the rows {start} to {stop} of {type(self).__name__} cannot be multiplied by themselves")
+
     def rows(self, start: int, stop: int) -> Tensor:  # (stop - start, d)
         """A block of rows as a dense tensor."""
         return self.rmatmat(unit_columns(self.shape[0], start, stop, self.like)).mT

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
+from lapwing.arrays import read_npy
+from lapwing.linalg.memory import available_bytes
 from lapwing.tomography.scanning.projector import square_image
 
 PHANTOM = "shepp-logan"
@@ -72,8 +74,8 @@ def _phantom() -> np.ndarray:
 
 def _array(path: Path) -> np.ndarray:
     try:
-        values = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
+        values = read_npy(path, limit=available_bytes() / 2)
+    except ValueError as error:
         raise ValueError(f"{path} is no array that can be read: {error}") from error
     if values.dtype.kind not in "fiu":
         raise ValueError(f"{path} holds {values.dtype} values, expected numbers")

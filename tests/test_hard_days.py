@@ -1,0 +1,160 @@
+"""Hard numerical days: the result is right within its stated error, or says that it is not."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import lapwing as lw
+from tests.network.networks import normal
+
+EPS = torch.finfo(torch.float64).eps
+
+
+def orthonormal(rows: int, columns: int, seed: int) -> torch.Tensor:
+    return torch.linalg.qr(normal(rows, columns, seed=seed))[0]
+
+
+@pytest.mark.parametrize("shape", [(40, 9), (9, 31)], ids=["tall", "wide"])
+@pytest.mark.parametrize("condition", [1e4, 1e8, 1e12])
+@pytest.mark.parametrize("noise_std", [1.0, 1e-3, 1e-6])
+def test_condition_numbers(condition, noise_std, shape):
+    """Along every right singular vector the variance is 1 / (α + s² / σ²), whatever the condition of the features."""
+    n, d = shape
+    values, alpha = torch.logspace(0, -torch.tensor(condition).log10().item(), 9, dtype=torch.float64), 0.5
+    left, right = orthonormal(n, 9, 1), orthonormal(d, 9, 2)
+    features = left * values @ right.mT
+    y = features @ normal(d, seed=3) + noise_std * normal(n, seed=4)
+    posterior = lw.infer(
+        lw.LinearModel(features, y, lw.Gaussian(noise_std)), prior=lw.Isotropic(alpha), method=lw.Exact()
+    )
+    expected = 1 / (alpha + (values / noise_std) ** 2)
+    found = posterior.predict(right.mT).epistemic_variance
+    told = posterior.diagnostics["round_off"]
+    assert told < 1e-3  # it is usable, and says so
+    # features themselves are known to eps of the largest, so s is to eps and s² / σ² to 2 eps · s / σ²
+    given = 2 * EPS * values * 10 / noise_std**2 / (alpha + (values / noise_std) ** 2)
+    # and where weights outnumber data a variance is what the prior's leaves, known to eps of that
+    assert ((found - expected).abs() <= (100 * told + given + 1e3 * EPS) * expected + 100 * EPS / alpha).all()
+
+
+@pytest.mark.parametrize("method", [lw.Exact(), lw.Krylov(rtol=1e-8)])
+def test_columns_that_are_copies_and_columns_of_zeros(method):
+    """What one weight of variance 2 does, two equal columns of variance 1 each do; a column of zeros does nothing."""
+    x, y, new = normal(30, 4, seed=1), normal(30, seed=2), normal(6, 4, seed=3)
+
+    def doubled(rows: torch.Tensor) -> torch.Tensor:
+        return torch.cat([rows, rows, torch.zeros(len(rows), 2).double()], dim=1)
+
+    def fit(rows: torch.Tensor, precision: float) -> lw.Posterior:
+        return lw.infer(
+            lw.LinearModel(rows, y, lw.Gaussian(0.4)), prior=lw.Isotropic(precision), method=method, draws=64
+        )
+
+    one, two = fit(x, 0.5), fit(doubled(x), 1.0)
+    expected, found = one.predict(new), two.predict(doubled(new))
+    torch.testing.assert_close(found.mean, expected.mean, rtol=1e-7, atol=1e-7)
+    assert abs(one.log_evidence.value - two.log_evidence.value) <= 1e-7 + 5 * (
+        one.log_evidence.standard_error + two.log_evidence.standard_error
+    )
+    if isinstance(method, lw.Exact):
+        torch.testing.assert_close(found.epistemic_variance, expected.epistemic_variance)
+    else:  # both are from 64 draws, of a relative standard error √(2/64) each
+        assert ((found.epistemic_variance / expected.epistemic_variance).log().abs() < 5 * (4 / 64) ** 0.5).all()
+    assert two.diagnostics["converged"]
+
+
+@pytest.mark.parametrize("likelihood", [lw.Gaussian(0.4), lw.Bernoulli()])
+def test_data_given_twice_count_twice(likelihood):
+    x = normal(17, 3, seed=1)
+    y = normal(17, seed=2) if isinstance(likelihood, lw.Gaussian) else (normal(17, seed=2) > 0).double()
+    twice = lw.infer(lw.LinearModel(torch.cat([x, x]), torch.cat([y, y]), likelihood), prior=lw.Isotropic(0.7))
+    weighed = lw.infer(lw.LinearModel(x, y, likelihood, weights=2 * torch.ones(17)), prior=lw.Isotropic(0.7))
+    torch.testing.assert_close(twice.mean, weighed.mean, rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(twice.covariance, weighed.covariance, rtol=1e-8, atol=1e-10)
+
+
+def network(width: int = 5) -> nn.Sequential:
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        return nn.Sequential(nn.Linear(3, width), nn.ReLU(), nn.Linear(width, 2)).double().eval()
+
+
+@pytest.mark.parametrize("prior", [lw.Isotropic(0.8), lw.GPrior(0.8), None])
+def test_dead_units(prior):
+    """Weights into a unit that never fires move nothing: error bars are those of the network without it."""
+    alive, dead = network(5), network(6)
+    with torch.no_grad():
+        dead[0].weight[:5], dead[0].bias[:5] = alive[0].weight, alive[0].bias
+        dead[2].weight[:, :5], dead[2].bias[:] = alive[2].weight, alive[2].bias
+        dead[0].bias[5] = -1e3
+    data, new = (normal(25, 3, seed=1), normal(25, 2, seed=2)), normal(6, 3, seed=3)
+    found, expected = (lw.fit(model, data, lw.Gaussian(0.5), prior=prior).predict(new) for model in (dead, alive))
+    assert found.variance.isfinite().all()
+    if isinstance(prior, lw.Isotropic):
+        torch.testing.assert_close(found.epistemic_variance, expected.epistemic_variance, rtol=1e-8, atol=1e-12)
+    else:  # the scale of the g-prior is relative to the mean over each tensor, dead weights included
+        assert ((found.epistemic_variance / expected.epistemic_variance).log().abs() < 1).all()
+
+
+@pytest.mark.parametrize("method", [lw.Exact(), lw.Krylov()])
+def test_a_softmax_that_is_saturated(method):
+    """Where p is 1 exactly the data say nothing: error bars are the prior's, and tuning is refused."""
+    model = network()
+    with torch.no_grad():
+        model[2].bias[:] = torch.tensor([1e4, -1e4])
+    x = normal(20, 3, seed=1)
+    data = x, torch.zeros(20, dtype=torch.long)
+    assert (model(x).softmax(1).amax(1) == 1).all()
+    with pytest.raises(ValueError, match="fits its training data perfectly"):
+        lw.fit(model, data, lw.Categorical(), method=method)
+    posterior = lw.fit(model, data, lw.Categorical(), prior=lw.Isotropic(2.0), method=method, draws=200)
+    jacobian = lw.linearise(model, (x, data[1]), lw.Categorical()).features.dense()
+    expected = jacobian.square().sum(1).reshape(20, 2) / 2.0
+    found = posterior.predict(x)
+    tolerance = 1e-9 if isinstance(method, lw.Exact) else 5 * (2 / 200) ** 0.5
+    assert ((found.epistemic_variance / expected - 1).abs() <= tolerance).all()
+    assert found.probs.isfinite().all()
+    assert (found.novelty - 1).abs().max() <= tolerance
+
+
+@pytest.mark.parametrize("noise_std", [1e-4, 1e-8, 1e-12])
+def test_noise_that_vanishes(noise_std):
+    """The mean goes through the targets, and what is left of the variance there is at most that of the noise."""
+    x, y = normal(7, 12, seed=1), normal(7, seed=2)
+    posterior = lw.infer(lw.LinearModel(x, y, lw.Gaussian(noise_std)), prior=lw.Isotropic(1.0), method=lw.Exact())
+    found, told = posterior.predict(x), posterior.diagnostics["round_off"]
+    assert ((found.mean - y).abs() <= 10 * noise_std + 100 * told).all()
+    assert (found.epistemic_variance >= 0).all()
+    assert (found.epistemic_variance <= noise_std**2 * (1 + 1e-6) + 100 * told * x.square().sum(1)).all()
+
+
+def test_targets_without_noise_say_that_the_noise_was_kept_from_zero():
+    x = normal(30, 4, seed=1)
+    posterior = lw.infer(lw.LinearModel(x, x @ normal(4, seed=2), lw.Gaussian()), method=lw.Exact())
+    assert posterior.diagnostics["noise_at_floor"]
+    assert posterior.likelihood.noise_std < 1e-4
+
+
+@pytest.mark.parametrize("method", [lw.Exact(), lw.Krylov(rtol=1e-3), lw.CG(rtol=1e-5)])
+@pytest.mark.parametrize("labels", [False, True])
+def test_single_precision_against_double(method, labels):
+    """The same network in float32: draws agree to √(eps · condition) of the data's precision, or it says so."""
+    double = network(8)
+    single = copy.deepcopy(double).float()
+    x, new = normal(40, 3, seed=1), normal(6, 3, seed=3)
+    y = (double(x).detach() + normal(40, 2, seed=2)).argmax(1) if labels else normal(40, 2, seed=2)
+    likelihood = lw.Categorical() if labels else lw.Gaussian(0.5)
+    results = []
+    for model, kind in ((single, torch.float32), (double, torch.float64)):
+        data = x.to(kind), y if labels else y.to(kind)
+        results.append(lw.fit(model, data, likelihood, prior=lw.Isotropic(0.5), method=method, draws=16, seed=1))
+    found, expected = (
+        fit.functions(new.to(kind)).double() for fit, kind in zip(results, (torch.float32, torch.float64), strict=True)
+    )
+    spread = expected.std(0).max()
+    told = [fit.diagnostics.get("error_bound", fit.diagnostics.get("round_off", 0.0)) for fit in results]
+    assert all(fit.diagnostics["converged"] for fit in results)
+    # the same noise behind every draw, so they differ by solver errors and by eps of single precision in the products
+    assert float((found - expected).abs().max() / spread) <= 10 * sum(told) + 1e-3

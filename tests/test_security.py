@@ -1,0 +1,61 @@
+"""What we ship: a bill of its materials, no code that runs what a file says, no network at run time."""
+
+import ast
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FILES = sorted((ROOT / "lapwing").rglob("*.py"))
+
+
+@pytest.fixture(scope="module")
+def bill() -> dict:
+    said = subprocess.run([sys.executable, ROOT / "tools" / "sbom.py"], capture_output=True, text=True, check=True)
+    again = subprocess.run([sys.executable, ROOT / "tools" / "sbom.py"], capture_output=True, text=True, check=True)
+    assert said.stdout == again.stdout
+    return json.loads(said.stdout)
+
+
+def test_the_bill_holds_every_dependency_as_installed(bill):
+    assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.5")
+    assert bill["metadata"]["component"]["name"] == "lapwing"
+    known = {part["bom-ref"]: part for part in bill["components"]}
+    asked = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    for text in asked:
+        name = re.match(r"[\w.-]+", text)[0].lower()
+        assert known[name]["version"] == version(name)
+        assert known[name]["purl"] == f"pkg:pypi/{name}@{version(name)}"
+        assert re.fullmatch("[0-9a-f]{64}", known[name]["hashes"][0]["content"])
+    assert "sympy" in known  # which torch needs
+    assert "pytest" not in known
+
+
+def test_the_links_of_the_bill_lead_to_its_parts(bill):
+    names = {part["bom-ref"] for part in (*bill["components"], bill["metadata"]["component"])}
+    assert {link["ref"] for link in bill["dependencies"]} == names
+    assert all(set(link["dependsOn"]) <= names for link in bill["dependencies"])
+    assert "torch" in next(link["dependsOn"] for link in bill["dependencies"] if link["ref"] == "lapwing")
+
+
+def calls(path: Path) -> set[str]:
+    """Names of the functions a file calls, with the module before a dot."""
+    nodes = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
+    return {ast.unparse(node.func) for node in nodes}
+
+
+@pytest.mark.parametrize("path", FILES, ids=[str(path.relative_to(ROOT)) for path in FILES])
+def test_nothing_is_executed_or_fetched_unasked(path):
+    found = calls(path)
+    assert not found & {"eval", "exec", "pickle.load", "pickle.loads", "os.system", "np.load", "numpy.load"}
+    network = {name for name in found if name.startswith(("urllib.request", "requests.", "socket.", "http.client."))}
+    assert not network or path.name == "fetch.py"
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "torch.load":
+            assert "weights_only=True" in ast.unparse(node)
