@@ -53,9 +53,7 @@ for panel, (name, (mean, std)) in zip(panels, said.items(), strict=True):
     shares = [float(outside[where].double().mean()) for where in (unseen, ~unseen)]
     panel.set_title(f"{name}\n{shares[0]:.0%} of new points beyond the data fall outside", fontsize=11)
     panel.set(xlim=(-2.3, 2.0), ylim=(-3, 3), xticks=[], yticks=[])
-    print(
-        f"{name}: {shares[0]:.0%} of new points beyond the data are outside, {shares[1]:.0%} among the data"
-    )
+    print(f"{name}: {shares[0]:.0%} of new points beyond the data are outside, {shares[1]:.0%} among the data")
 panels[0].legend(loc="lower left", fontsize=8, framealpha=0.9, ncols=2)
 figure.savefig("confident_and_wrong.png", dpi=110)
 print("picture: confident_and_wrong.png")
