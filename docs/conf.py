@@ -1,4 +1,4 @@
-"""How the site is built: `make docs` writes it to docs/_build/html, with warnings as errors."""
+"""How the site is built by `make docs`: warnings are errors, and nothing is fetched when it is read."""
 
 import sys
 from importlib.metadata import version as installed

@@ -14,7 +14,8 @@ import lapwing
 import lapwing.linear
 from lapwing.cli.commands import app
 
-ROOT = Path(__file__).parent.parent
+HERE = Path(__file__)
+ROOT = HERE.parent.parent
 DOCS = ROOT / "docs"
 PAGES = sorted(path for path in DOCS.rglob("*.md") if "_build" not in path.parts)
 TOP = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
@@ -47,6 +48,7 @@ def fenced(page: str, kind: str) -> list[str]:
 @pytest.mark.parametrize("path", [*PAGES, *TOP], ids=name_of)
 def test_the_code_of_a_page_runs(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)  # pages write modules of their own
     names: dict = {"__name__": "page"}
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -163,7 +165,7 @@ FAMILIES = {
 
 
 def texts(*globs: str) -> str:
-    return "\n".join(path.read_text() for glob in globs for path in sorted(ROOT.glob(glob)) if path.name != __file__)
+    return "\n".join(path.read_text() for glob in globs for path in sorted(ROOT.glob(glob)) if path != HERE)
 
 
 @pytest.mark.parametrize("place", ["docs", "examples", "tests"])

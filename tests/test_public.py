@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 import lapwing
 
@@ -26,3 +27,12 @@ def test_importing_the_package_imports_nothing_heavy():
 
 def test_version_is_that_of_the_package():
     assert lapwing.__version__.count(".") == 2
+
+
+def test_a_fit_is_a_posterior_and_what_it_predicts_a_prediction():
+    network = torch.nn.Linear(2, 3).double().eval()
+    x = torch.linspace(-1, 1, 8).double().reshape(4, 2)
+    posterior = lapwing.fit(network, (x, network(x).detach() + 0.1), lapwing.Gaussian(0.1), prior=lapwing.GPrior(1.0))
+    assert isinstance(posterior, lapwing.Posterior)
+    assert isinstance(posterior.predict(x), lapwing.Prediction)
+    assert isinstance(posterior.effective_dimension, lapwing.Estimate)

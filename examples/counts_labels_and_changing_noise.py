@@ -1,0 +1,44 @@
+# %% [markdown]
+# # Counts, labels, changing noise
+# What if the targets are not numbers with the same noise everywhere? The likelihood says what they are, and the rest
+# stays: counts, yes and no, and a network whose second output is the size of its noise.
+
+# %%
+import torch
+from torch import nn
+
+import lapwing as lw
+from lapwing.training import adam, train
+
+generator = torch.Generator().manual_seed(0)
+x = torch.linspace(-2, 2, 120)[:, None]
+rate = torch.exp(1 + torch.sin(2 * x))
+
+
+def answer(likelihood, targets, outputs) -> tuple[lw.Posterior, lw.Prediction]:
+    """Train, fit, and predict at three inputs: among the data, at their end, and far beyond."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(1, 15), nn.Tanh(), nn.Linear(15, outputs))
+    model = train(model, (x, targets), likelihood, optimiser=adam(0.01), epochs=150, progress=False)
+    posterior = lw.fit(model, (x, targets), likelihood, prior=lw.GPrior(hyperprior=lw.Gamma(1.0, 0.01)))
+    return posterior, posterior.predict(torch.tensor([[0.0], [2.0], [5.0]]))
+
+
+# %%
+counts = torch.poisson(rate, generator=generator)
+posterior, prediction = answer(lw.Poisson(), counts, 1)
+print("counts: mean rate", prediction.expectation[:, 0], "and the true one at the first two", rate[[60, 119], 0])
+low, high = prediction.interval(0.9)
+print("  90 % of new counts between", low[:, 0], "and", high[:, 0])
+
+# %%
+yes = (torch.rand(x.shape, generator=generator) < torch.sigmoid(3 * x)).float()
+posterior, prediction = answer(lw.Bernoulli(), yes, 1)
+print("yes or no: probability", prediction.probs[:, 0], "entropy", prediction.entropy.reshape(-1))
+
+# %%
+spread = 0.05 + 0.3 * (x > 0)
+values = torch.sin(2 * x) + spread * torch.randn(x.shape, generator=generator)
+posterior, prediction = answer(lw.HeteroscedasticGaussian(), values[:, 0], 2)
+left, right = posterior.predict(torch.tensor([[-1.0], [1.0]])).aleatoric_variance.sqrt().reshape(-1).tolist()
+print(f"noise found at −1 and 1: {left:.2f}, {right:.2f}; made with 0.05, 0.35")
