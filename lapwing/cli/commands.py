@@ -289,7 +289,7 @@ def symmetry(
     data: Annotated[str, typer.Option(help="mnist, digits, or a folder of class folders with square images.")],
     rotate: Annotated[float, typer.Option(help="Turn every picture by up to so many degrees first.")] = 0.0,
     size: Annotated[int, typer.Option(help="Pictures to learn from, at most.", min=10)] = 5000,
-    steps: Annotated[int, typer.Option(help="Steps of the first stage; the second takes half.", min=1)] = 3000,
+    steps: Annotated[int, typer.Option(help="Steps of p(η | x̂); the inference of poses takes a third.", min=1)] = 1500,
     width: Annotated[int, typer.Option(help="Of the networks.", min=4)] = 256,
     ablations: Annotated[bool, typer.Option(help="Also without each of the three conjectures.")] = False,
     seed: Annotated[int, typer.Option(help="Of rotations, networks and draws.")] = 0,

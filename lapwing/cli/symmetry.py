@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
@@ -31,7 +31,7 @@ class Request:
 
 def learn(request: Request, folder: Path, tell: Tell) -> tuple[list[str], dict[str, Any]]:
     """Fit the model, write its files, and say what came out."""
-    from lapwing.symmetry import Affine, Settings, SymmetryModel, Training
+    from lapwing.symmetry import Affine, Settings, SymmetryModel
     from lapwing.symmetry.page import write
     from lapwing.symmetry.study import ablated, judged, rotated
 
@@ -40,7 +40,9 @@ def learn(request: Request, folder: Path, tell: Tell) -> tuple[list[str], dict[s
     images, labels = pictures(request.data, request.size)
     images, _ = rotated(images, request.rotate, seed=request.seed)
     cut = max(10, round(0.85 * len(images)))
-    settings = Settings(request.width, Training(request.steps), Training(max(1, request.steps // 2), weight_decay=1e-2))
+    first, second = Settings().inference, Settings().poses
+    stages = replace(first, steps=-(-request.steps // 3)), replace(second, steps=request.steps)
+    settings = Settings(request.width, *stages)
 
     def report(phase: str) -> None:
         tell(phase or "…", None)

@@ -45,7 +45,7 @@ def load(path: Path | str) -> SymmetryModel:
     tensors, plain = _read(path)
     try:
         told = plain["settings"]
-        stages = {stage: Training(**told.pop(stage)) for stage in ("inference", "poses")}
+        stages: dict[str, Any] = {stage: Training(**told.pop(stage)) for stage in ("inference", "poses")}
         model = SymmetryModel(Affine.of(**plain["group"]), Settings(**told, **stages))
         prototypes = tensors["prototypes"]
         pixels = prototypes[0].numel()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar, final
 
@@ -73,10 +73,15 @@ class Poser(nn.Module):
             nn.Flatten(), nn.Linear(pixels, width), nn.LayerNorm(width), nn.GELU(), nn.Linear(width, width // 2),
             nn.LayerNorm(width // 2), nn.GELU(), nn.Linear(width // 2, outputs),
         )  # fmt: skip
+        self.straight = nn.Linear(pixels, outputs, bias=False)
+        with torch.no_grad():
+            self.layers[-1].weight.mul_(0.1)  # type: ignore[union-attr, operator]
+            self.straight.weight.copy_(_third_moments(pixels, outputs, any(group.is_angle)))
 
-    def forward(self, images: Tensor) -> Tensor:
-        """A continuous function of the picture on the circle, so that no angle is a border."""
-        return self.poses(self.layers(images))
+    def forward(self, images: Tensor, raw: bool = False) -> Tensor:
+        """A continuous function of the picture on the circle, so that no angle is a border; or its last layer."""
+        last = self.layers(images) + self.straight(images.flatten(1))
+        return last if raw else self.poses(last)
 
     def poses(self, raw: Tensor) -> Tensor:
         """η from the last layer: (n, generators)."""
@@ -89,7 +94,8 @@ class Poser(nn.Module):
     def parts(self, raw: Tensor) -> tuple[Tensor, Tensor]:
         """The last layer as points of the plane, one for each angle, and as numbers for the rest."""
         count = sum(self.group.is_angle)
-        return torch.view_as_complex(raw[..., : 2 * count].reshape(*raw.shape[:-1], count, 2)), raw[..., 2 * count :]
+        points = raw[..., : 2 * count].reshape(*raw.shape[:-1], count, 2)
+        return torch.view_as_complex(points), raw[..., 2 * count :]
 
 
 def consistency(poser: Poser, interpolation: Interpolation) -> Loss:
@@ -104,8 +110,7 @@ def consistency(poser: Poser, interpolation: Interpolation) -> Loss:
         n = len(images)
         drawn = group.draw(2 * n, generator, images)
         copies = warp(torch.cat([images, images]), group.matrix(drawn), interpolation=interpolation)
-        layers = {name.removeprefix("layers."): weight for name, weight in weights.items()}
-        raw = functional_call(poser.layers, layers, (copies,))
+        raw = functional_call(poser, weights, (copies, True))
         first, second = poser.poses(raw).split(n)
         around = group.matrix(drawn[:n]) @ group.inverse(first) @ group.matrix(second) @ group.inverse(drawn[n:])
         change = images - warp(images, around, interpolation=interpolation)
@@ -117,21 +122,59 @@ def consistency(poser: Poser, interpolation: Interpolation) -> Loss:
     return loss
 
 
+def pointing(poser: Poser, interpolation: Interpolation) -> Loss:
+    """The points of angles alone, as a start."""
+    group = poser.group
+
+    def loss(weights: Weights, images: Tensor, targets: Tensor, generator: Generator) -> Tensor:
+        del targets
+        drawn = group.draw(2 * len(images), generator, images)
+        copies = warp(torch.cat([images, images]), group.matrix(drawn), interpolation=interpolation)
+        points, _ = poser.parts(functional_call(poser, weights, (copies, True)))
+        return _unequal(points, drawn[:, list(group.is_angle)])
+
+    return loss
+
+
 def _unequal(points: Tensor, turned: Tensor) -> Tensor:
-    """Squared distance of the points of two copies, turned back, plus how far points are from the unit circle.
+    """Squared distance of the points of two copies, turned back, plus how far their mean square is from one.
 
     Points half a turn apart are drawn together straight through the middle, where an angle would feel no gradient.
     """
     first, second = (points * torch.polar(torch.ones_like(turned), -turned)).chunk(2)
-    square = points.real.square() + points.imag.square()
-    return (first - second).abs().square().mean() + (square - 1).square().mean()
+    apart, size = torch.view_as_real(first - second).square(), torch.view_as_real(points).square()
+    return apart.sum(-1).mean() + (size.sum(-1).mean() - 1).square()
+
+
+def _third_moments(pixels: int, outputs: int, turns: bool) -> Tensor:
+    """First weights of the straight part: points that turn with the picture, Σ x(p) |p|² p, and zeros for the rest.
+
+    The third moment, since many pictures are centred by their first.
+    """
+    found = torch.zeros(outputs, pixels)
+    size = next((side for channels in (1, 3) if (side := math.isqrt(pixels // channels)) ** 2 * channels == pixels), 0)
+    if turns and size:
+        place = torch.linspace(-1, 1, size)
+        y, x = torch.meshgrid(place, place, indexing="ij")
+        square = x.square() + y.square()
+        inside = square * (square <= 1)
+        found[:2] = torch.stack([x * inside, -y * inside]).flatten(1).repeat(1, pixels // size**2)
+        found[:2] *= 3 / found[0].norm()
+    return found
 
 
 def learn(
     poser: Poser, images: Tensor, training: Training, *, interpolation: Interpolation, seed: int,
     checkpoint: Path | None = None, progress: bool | Report | None = None,
 ) -> tuple[float, ...]:  # fmt: skip
-    """The first stage: a poser learns from pictures alone, in place; its loss after every epoch."""
+    """The first stage: a poser learns from pictures alone, in place; its loss after every epoch.
+
+    Where pictures are turned, a fifth of the steps first bring the points of angles together.
+    """
+    if any(poser.group.is_angle):
+        start = replace(training, steps=-(-training.steps // 5))
+        points = checkpoint and checkpoint.with_name(f"points-{checkpoint.name}")
+        descended(poser, pointing(poser, interpolation), images, start, seed=seed, checkpoint=points, progress=progress)
     return descended(
         poser, consistency(poser, interpolation), images, training, seed=seed, checkpoint=checkpoint, progress=progress
     )
@@ -142,7 +185,7 @@ def descended(
     progress: bool | Report | None, score: Callable[[Weights], float] | None = None,
 ) -> tuple[float, ...]:  # fmt: skip
     """A run of the training loop on pictures, in place: the weights of the best score, in eval mode; and all losses."""
-    start = {name: weight for name, weight in module.named_parameters() if weight.requires_grad}
+    start: Weights = {name: weight for name, weight in module.named_parameters() if weight.requires_grad}
     learner = Descent(loss, start, training.optimiser(), warm_cosine)
     epochs = training.epochs(len(images))
     module.train()

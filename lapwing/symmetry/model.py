@@ -29,8 +29,8 @@ class Settings:
     """Sizes and lengths of both stages; `shape` and `conditional` are of p(η | x̂)."""
 
     width: int = 256
-    inference: Training = field(default_factory=Training)
-    poses: Training = field(default_factory=lambda: Training(steps=1500, weight_decay=1e-2))
+    inference: Training = field(default_factory=lambda: Training(steps=500, learning_rate=2e-3))
+    poses: Training = field(default_factory=lambda: Training(steps=1500, learning_rate=5e-3, weight_decay=3e-2))
     shape: Shape = "spline"
     conditional: bool = True
     interpolation: Interpolation = "bilinear"

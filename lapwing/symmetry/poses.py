@@ -40,7 +40,7 @@ class Poses(nn.Module):
 
     def __init__(
         self, group: Affine, pixels: int, width: int, *, shape: Shape = "spline", conditional: bool = True,
-        bins: int = 8, transforms: int = 2, dropout: float = 0.2,
+        bins: int = 8, transforms: int = 2, dropout: float = 0.1,
     ) -> None:  # fmt: skip
         super().__init__()
         if shape not in ("spline", "gaussian"):
