@@ -143,9 +143,9 @@ def measure(problem: str, method: str, n: int, repeats: int, seed: int) -> dict:
 
 CELLS = {
     "linear, a few": {"problem": "linear", "method": "exact", "n": 12, "repeats": 40, "seed": 0},
-    "linear": {"problem": "linear", "method": "exact", "n": 12, "repeats": 400, "seed": 0},
+    "linear": {"problem": "linear", "method": "exact", "n": 12, "repeats": 200, "seed": 0},
     "linear, Krylov": {"problem": "linear", "method": "krylov", "n": 12, "repeats": 200, "seed": 1_000},
-    "logistic": {"problem": "labels", "method": "exact", "n": 40, "repeats": 400, "seed": 0},
+    "logistic": {"problem": "labels", "method": "exact", "n": 40, "repeats": 200, "seed": 0},
     "linearised network": {"problem": "linearised", "method": "exact", "n": 20, "repeats": 200, "seed": 0},
     "linearised network, Krylov": {"problem": "linearised", "method": "krylov", "n": 20, "repeats": 200, "seed": 1_000},
     "trained network": {"problem": "trained", "method": "exact", "n": 60, "repeats": 200, "seed": 0},

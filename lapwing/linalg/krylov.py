@@ -191,11 +191,11 @@ def grow(operator: LinearOperator, start: Block | Space, steps: int) -> Space:
     (n, d), given = operator.shape, [part.shape[0] for part in block.parts]
     if given != [d, n, n][: len(given)]:
         raise ValueError(f"the parts of the block have {given} rows, expected {[d, n, n]} for G of shape {(n, d)}")
-    chain = start.chain if isinstance(start, Space) else _kept(block, None, lambda: _begin(operator, block))
+    chain = start.chain if isinstance(start, Space) else _kept(operator, block, None, lambda: _begin(operator, block))
     for _ in range(steps):
         if chain.ahead.shape[1] == 0:
             break
-        chain = _kept(block, chain, partial(_step, operator, chain))
+        chain = _kept(operator, block, chain, partial(_step, operator, chain))
     return _reduce(block, chain)
 
 
@@ -307,7 +307,7 @@ def _begin(operator: LinearOperator, block: Block) -> Chain:
     return Chain((), first[:0, :0], first, ahead, first[:, :0], image, energy, 0.0, 2, made, _gram(image))
 
 
-def _kept(block: Block, before: Chain | None, make: Callable[[], Chain]) -> Chain:
+def _kept(operator: LinearOperator, block: Block, before: Chain | None, make: Callable[[], Chain]) -> Chain:
     """The next chain, from the journal where a run before has made it; never with its image there."""
     journal, made = block.journal, []
     if journal is None or not journal.open:
@@ -321,8 +321,8 @@ def _kept(block: Block, before: Chain | None, make: Callable[[], Chain]) -> Chai
         return {name: tensor for name, tensor in tensors.items() if tensor is not None}, plain
 
     tensors, plain = journal.found(f"step {0 if before is None else len(before.blocks) + 1}", find)
-    like, blocks = block.prior_noise, () if before is None else (*before.blocks, before.ahead)
-    tensors = {name: tensor.to(like.device) for name, tensor in tensors.items()}
+    tensors = {name: tensor.to(operator.like.device) for name, tensor in tensors.items()}
+    blocks = () if before is None else (*before.blocks, before.ahead)
     first = tensors["first"] if before is None else before.first
     return Chain(
         blocks, tensors["projected"], first, tensors["ahead"], tensors["coupling"], made[0].image if made else None,

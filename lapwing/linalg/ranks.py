@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
-TIMEOUT = timedelta(minutes=10)  # that one process may be behind the others
+TIMEOUT = timedelta(minutes=30)  # that one process may be behind the others
 
 
 class RankFailed(RuntimeError):
