@@ -30,7 +30,8 @@ def test_version_is_that_of_the_package():
 
 
 def test_a_fit_is_a_posterior_and_what_it_predicts_a_prediction():
-    network = torch.nn.Linear(2, 3).double().eval()
+    with torch.random.fork_rng():
+        network = torch.nn.Linear(2, 3).double().eval()
     x = torch.linspace(-1, 1, 8).double().reshape(4, 2)
     posterior = lapwing.fit(network, (x, network(x).detach() + 0.1), lapwing.Gaussian(0.1), prior=lapwing.GPrior(1.0))
     assert isinstance(posterior, lapwing.Posterior)
