@@ -64,11 +64,11 @@ def _linearised(stored: Stored, model: nn.Module, names: tuple[str, ...]) -> tup
             first = inputs[:1] if isinstance(inputs, Tensor) else next(iter(as_batches(inputs)))[0][:1]
             with torch.no_grad():
                 outputs = model(first)
-            of = stored.plain.get("likelihood") or {}
-            if of.get("name") == "Categorical":  # whose classes may lie on any axis
-                dim = of.get("dim", -1)
+            named = stored.plain.get("likelihood") or {}
+            if named.get("name") == "Categorical":  # whose classes may lie on any axis
+                dim = named.get("dim", -1)
                 labels = torch.zeros_like(outputs.select(dim, 0), dtype=torch.long)
-                found.append(linearise(model, (first, labels), Categorical(dim), select=select))
+                found.append(linearise(model, (first, labels), Categorical(dim=dim), select=select))
             else:
                 found.append(linearise(model, (first, torch.zeros_like(outputs)), Gaussian(1.0), select=select))
         return found[0]

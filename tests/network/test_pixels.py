@@ -111,6 +111,22 @@ def test_structures_take_classes_of_pixels(method):
         torch.testing.assert_close(posterior.belief.covariance().diagonal(), diagonal, rtol=1e-7, atol=1e-10)
 
 
+def test_a_loaded_posterior_keeps_its_classes_where_they_were(tmp_path):
+    import lapwing as lw
+
+    model = pixels()
+    posterior = fit(model, (X, LABELS), Categorical(dim=1), prior=Isotropic(ALPHA), method=Exact(), draws=2)
+    again = lw.load(posterior.save(tmp_path / "posterior.safetensors"), model)
+    one, other = posterior.predict(NEW), again.predict(NEW)
+    torch.testing.assert_close(other.epistemic_variance, one.epistemic_variance, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(other.probs, one.probs, rtol=1e-9, atol=1e-12)
+    unlinearised = posterior.predict_unlinearised(NEW)
+    assert unlinearised.probs.shape == (2, 3, 4, 5)
+    torch.testing.assert_close(unlinearised.probs.sum(1), torch.ones(2, 4, 5).double())
+    with pytest.raises(ValueError, match="fit all data together"):
+        posterior.update((NEW, LABELS[:2]))
+
+
 class Wide(nn.Module):
     """One number, or logit, for each of 12 × 24 pixels: more outputs than rows are made of."""
 
