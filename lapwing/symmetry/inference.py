@@ -95,7 +95,7 @@ class Poser(nn.Module):
         """The last layer as points of the plane, one for each angle, and as numbers for the rest."""
         count = sum(self.group.is_angle)
         points = raw[..., : 2 * count].reshape(*raw.shape[:-1], count, 2)
-        return torch.view_as_complex(points), raw[..., 2 * count :]
+        return torch.complex(points[..., 0], points[..., 1]), raw[..., 2 * count :]
 
 
 def consistency(poser: Poser, interpolation: Interpolation) -> Loss:

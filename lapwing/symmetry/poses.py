@@ -123,7 +123,7 @@ def kl(log_q: Callable[[Tensor], Tensor], log_p: Callable[[Tensor], Tensor], dra
     >>> kl(q.log_prob, p.log_prob, torch.randn(4000, generator=torch.Generator().manual_seed(0)))
     0.506582 ± 0.016
     """
-    terms = log_q(draws) - log_p(draws)
+    terms = (log_q(draws) - log_p(draws)).detach()
     return Estimate(float(terms.mean()), float(terms.std() / math.sqrt(terms.numel())))
 
 

@@ -123,7 +123,7 @@ def bound(poser: Poser, poses: Poses, images: Tensor, held_out: Tensor, interpol
     subspace, found = Subspace.of(*flat), []
     for width in WIDTHS:
         first = Bound(poser, poses, subspace, 1.0, width, interpolation)
-        noise = float(first.terms(images[:512], 4, Generator().manual_seed(0))[1].mean().clamp_min(1e-6))
+        noise = float(first.terms(images[:256], 2, Generator().manual_seed(0))[1].mean().clamp_min(1e-6))
         one = Bound(poser, poses, subspace, noise, width, interpolation)
-        found.append((float(one.terms(held_out[:256], 8, Generator().manual_seed(1))[0].mean()), one))
+        found.append((float(one.terms(held_out[:128], 4, Generator().manual_seed(1))[0].mean()), one))
     return max(found, key=lambda pair: pair[0])[1]
