@@ -229,11 +229,13 @@ def idx_files(folder: Path) -> tuple[list[bytes], Check]:
 
     def check(path: Path) -> None:
         content = path.read_bytes()
-        for suffix in ("", ".gz"):
-            other = path.with_name(f"as{suffix}")
-            other.write_bytes(gzip.compress(content) if suffix else content)
+        if content[:2] == b"\x1f\x8b":
+            assert read_idx(path).nbytes <= 100 * len(content)
+            return
+        for name, kept in (("plain", content), ("zipped.gz", gzip.compress(content))):
+            other = path.with_name(name)
+            other.write_bytes(kept)
             assert read_idx(other).nbytes <= len(content)
-        read_idx(path)
 
     return [plain, wide, gzip.compress(plain)], check
 
