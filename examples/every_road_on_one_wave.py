@@ -41,7 +41,7 @@ fitted = {
     "linearised": posterior,
     "linearised, no biases": lw.fit(model, data, noise, select=lw.weights_only(model)),
     "trained by the evidence": lw.train_with_evidence(
-        make(0), data, noise, optimiser=adam(0.01), epochs=60, progress=False
+        make(0), data, noise, optimiser=adam(0.01), epochs=300, frequency=10, progress=False
     ).posterior,
     "ensemble of three": ensemble.fit(make, data, noise, epochs=300, learning_rate=0.01, members=3, progress=False),
     "dropout": dropout.fit(dropped, data, noise),
