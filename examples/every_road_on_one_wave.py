@@ -41,12 +41,14 @@ fitted = {
     "linearised": posterior,
     "linearised, no biases": lw.fit(model, data, noise, select=lw.weights_only(model)),
     "trained by the evidence": lw.train_with_evidence(
-        make(0), data, noise, optimiser=adam(0.01), epochs=60, progress=False
+        make(0), data, noise, optimiser=adam(0.01), epochs=300, frequency=10, progress=False
     ).posterior,
     "ensemble of three": ensemble.fit(make, data, noise, epochs=300, learning_rate=0.01, members=3, progress=False),
     "dropout": dropout.fit(dropped, data, noise),
     "SWAG": swag.fit(model, data, noise, epochs=20, progress=False),
-    "Markov chains": mcmc.fit(model, data, noise, chains=2, warmup=60, draws=30, seed=0, progress=False),
+    "Markov chains": mcmc.fit(
+        model, data, noise, method=mcmc.HMC(max_steps=20), chains=2, warmup=60, draws=30, progress=False
+    ),
 }
 for name, family in fitted.items():
     near, far = (family.predict(a).log_prob(b).mean() for a, b in (held_out, (gap, in_gap)))
