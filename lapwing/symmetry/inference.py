@@ -75,7 +75,7 @@ class Poser(nn.Module):
         )  # fmt: skip
         self.straight = nn.Linear(pixels, outputs, bias=False)
         with torch.no_grad():
-            self.layers[-1].weight.mul_(0.1)  # type: ignore[union-attr, operator]
+            self.layers[-1].weight.mul_(0.1)  # type: ignore[operator]
             self.straight.weight.copy_(_third_moments(pixels, outputs, any(group.is_angle)))
 
     def forward(self, images: Tensor, raw: bool = False) -> Tensor:
