@@ -30,6 +30,7 @@ _HOME = {
     "HeteroscedasticGaussian": "bayes.likelihoods",
     "Isotropic": "bayes.priors",
     "KFAC": "bayes.methods",
+    "Keyed": "network.keyed",
     "Krylov": "bayes.methods",
     "LinearModel": "bayes.linear_model",
     "LowRank": "bayes.methods",
