@@ -9,10 +9,10 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as serialise
-from torch import Tensor
+from torch import Tensor, nn
 
 from lapwing.symmetry.group import Affine
-from lapwing.symmetry.inference import Poser, Training
+from lapwing.symmetry.inference import Poser, Training, seeded
 from lapwing.symmetry.model import Learnt, Settings, SymmetryModel
 from lapwing.symmetry.prototypes import Bound, Subspace
 
@@ -49,8 +49,10 @@ def load(path: Path | str) -> SymmetryModel:
         model = SymmetryModel(Affine.of(**plain["group"]), Settings(**told, **stages))
         prototypes = tensors["prototypes"]
         pixels = prototypes[0].numel()
-        poser, poses = Poser(model.group, pixels, model.settings.width), model._poses(pixels)
-        for name, module in (("poser.", poser), ("poses.", poses)):
+        poser = seeded(0, lambda: Poser(model.group, pixels, model.settings.width))
+        poses = seeded(0, lambda: model._poses(pixels))
+        modules: tuple[tuple[str, nn.Module], ...] = (("poser.", poser), ("poses.", poses))
+        for name, module in modules:
             module.to(prototypes.dtype).load_state_dict(_named(tensors, name))
         subspace = Subspace(tensors["mean"], tensors["basis"], tensors["variance"])
         settings = plain["noise_variance"], plain["width"], model.settings.interpolation
