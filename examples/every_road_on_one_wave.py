@@ -55,6 +55,14 @@ for name, family in fitted.items():
     print(f"{name:24} mean log density: {near:8.2f} like the data, {far:8.2f} in the gap")
 
 # %% [markdown]
+# A datum may count more than once: `Keyed` says which part of the data are weights.
+
+# %%
+twice = lw.Keyed((*data, torch.full((len(x),), 2.0)), weights=2)
+before, after = (float(lw.fit(model, seen, noise).effective_dimension) for seen in (data, twice))
+print(f"effective dimension {before:.1f}, with every datum counted twice {after:.1f}")
+
+# %% [markdown]
 # Conformal intervals hold as often as they promise on inputs like the held-out ones. In the gap nobody promised.
 
 # %%
