@@ -1,7 +1,7 @@
 # %% [markdown]
 # # What if a row of data stands for many people?
-# Surveys often come with weights. A row of weight w counts as w rows of its kind, so error bars shrink where many people
-# stand behind the data, and not merely where there are many rows.
+# Surveys often come with weights. A row of weight w counts as w rows of its kind, so error bars shrink where many
+# people stand behind the data, and not merely where there are many rows.
 
 # %%
 import torch
