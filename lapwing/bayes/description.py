@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from lapwing.bayes.likelihoods import Gaussian
 from lapwing.bayes.priors import DiagonalPrior
+
+WANTED = {
+    "stiffest": "no error bars from the weights, so noise or a temperature alone do as well",
+    "widest": "wider ones than the data allow",
+}
 
 if TYPE_CHECKING:
     from lapwing.bayes.posterior import Posterior
@@ -19,13 +24,18 @@ def described(posterior: Posterior) -> str:
     lines = [
         f"Posterior over {len(posterior.mean):,} weights, given {told['observations']:,} observations",
         f"  method              {told['method']} ({told['why']})",
-        f"  prior precision     {_listed(prior.precision)}{_pruned(prior)}, by {told['tuned_by']}",
+        f"  prior precision     {_listed(prior.precision)}{_pruned(prior)}, by {told['tuned_by']}{_edge(told)}",
         f"  {_noise(posterior)}",
         f"  effective dimension {posterior.effective_dimension}",
         f"  log evidence        {posterior.log_evidence}",
         f"  draws               {posterior.deviations.shape[1]}, seed {posterior.seed}",
     ]
     return "\n".join(lines)
+
+
+def _edge(told: dict[str, Any]) -> str:
+    edge = told.get("edge_of_range")
+    return "" if edge is None else f", the {edge} in range: the held-out data want {WANTED[edge]}"
 
 
 def _noise(posterior: Posterior) -> str:

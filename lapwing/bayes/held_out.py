@@ -45,7 +45,10 @@ def tuned(posterior: Posterior, validation: Any, link: Link, temperature: Temper
     else:
         curve = tuning.by_solving(posterior.at_multiple, held, noise_std=given[0] if given else None)
     found = posterior.at_multiple(curve.best_precision, curve.best_noise, "held-out density")
-    return replace(found, held_out_curve=curve.scaled(float(posterior.prior.precision[0])))
+    return replace(
+        found, held_out_curve=curve.scaled(float(posterior.prior.precision[0])),
+        diagnostics={**found.diagnostics, "edge_of_range": curve.edge},
+    )  # fmt: skip
 
 
 def _observed(posterior: Posterior, validation: Any) -> tuple[Observed, list[Any]]:
@@ -97,7 +100,7 @@ def _by_labels(
     better = posterior.at_multiple(curve.best_precision, 1.0, "held-out density", mode)
     found = {
         "held_out": float(curve.held_out.max()) if curve.held_out is not None else None,
-        **rival, "link": link, "validation_size": len(labels),
+        **rival, "edge_of_range": curve.edge, "link": link, "validation_size": len(labels),
     }  # fmt: skip
     return replace(
         better, held_out_curve=curve.scaled(float(posterior.prior.precision[0])), link=link, temperature=at_temperature,

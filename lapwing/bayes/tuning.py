@@ -36,6 +36,14 @@ class Curve:
     best_precision: float
     best_noise: float
 
+    @property
+    def edge(self) -> Literal["stiffest", "widest"] | None:
+        """The end of the range that held-out data chose, where they did: what they want lies beyond it."""
+        if self.held_out is None:
+            return None
+        best, ends = int(self.held_out.argmax()), {0: "widest", len(self.held_out) - 1: "stiffest"}
+        return ends.get(best)  # type: ignore[return-value]
+
     def scaled(self, precision: float) -> Curve:
         """The curve in units of the prior precision itself."""
         return replace(self, precision=self.precision * precision, best_precision=self.best_precision * precision)

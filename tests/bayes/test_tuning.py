@@ -67,3 +67,13 @@ def test_validation_that_does_not_fit_is_refused():
     per_datum = infer(LinearModel(TALL.features, TALL.targets, Gaussian(torch.ones(40))))
     with pytest.raises(ValueError, match="given per datum"):
         per_datum.tune((TALL.inputs, TALL.held_out))
+
+
+def test_held_out_data_that_want_no_error_bars_are_reported():
+    """Targets that are the predictive mean itself leave nothing for the weights' uncertainty to explain."""
+    posterior = infer(LinearModel(TALL.features, TALL.targets, Gaussian(0.9)), prior=Isotropic(), draws=2)
+    stiff = infer(LinearModel(TALL.features, 0 * TALL.targets, Gaussian(0.9)), prior=Isotropic(1.0), draws=2)
+    tuned = stiff.tune((TALL.inputs, torch.zeros_like(TALL.held_out)))
+    assert tuned.diagnostics["edge_of_range"] == tuned.curve.edge == "stiffest"
+    assert "the stiffest in range: the held-out data want no error bars" in repr(tuned)
+    assert posterior.tune((TALL.inputs, TALL.held_out)).diagnostics["edge_of_range"] is None
