@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import scipy.signal
 import torch
+from PIL import Image
 
 from lapwing.bench.corruptions import CORRUPTIONS, ROTATIONS, SEVERITIES, corrupt, rotate
 
@@ -113,7 +114,6 @@ class TestAgainstOthers:
 
     @pytest.mark.parametrize("severity", SEVERITIES)
     def test_pixelate_is_pillows_box_filter(self, severity):
-        Image = pytest.importorskip("PIL.Image", reason="Pillow comes with lapwing[plot]")
         x = pictures(3, 1, 32, 28)
         share = (0.95, 0.9, 0.85, 0.75, 0.65)[severity - 1]
         for before, after in zip(x, corrupt(x, "pixelate", severity), strict=True):
@@ -124,7 +124,6 @@ class TestAgainstOthers:
 
     @pytest.mark.parametrize("channels", [1, 3])
     def test_jpeg_is_pillows(self, channels):
-        Image = pytest.importorskip("PIL.Image", reason="Pillow comes with lapwing[plot]")
         import io
 
         x = pictures(1, channels, 24, 32)

@@ -2,6 +2,7 @@ import json
 
 import numpy as np
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 from lapwing.cli.commands import app
@@ -30,14 +31,13 @@ def test_symmetry_writes_a_page_that_holds_everything(tmp_path):
 
 
 def test_symmetry_reads_folders_of_pictures(tmp_path):
-    image = pytest.importorskip("PIL.Image")
     generator = np.random.default_rng(0)
     for kind in ("a", "b"):
         (tmp_path / kind).mkdir()
         for number in range(15):
             pixels = np.zeros((9, 9), np.uint8)
             pixels[2:7, 3:6] = generator.integers(50, 255, (5, 3))
-            image.fromarray(pixels).save(tmp_path / kind / f"{number}.png")
+            Image.fromarray(pixels).save(tmp_path / kind / f"{number}.png")
     finished = run("--data", str(tmp_path), "--out", str(tmp_path / "out"), *QUICK)
     assert finished.exit_code == 0, finished.output
 

@@ -34,7 +34,7 @@ def problem(name: str, seed: int, folder: Path) -> tuple[Problem, Pair]:
     rest, chosen = task.held_out(TRAIN, seed=seed + 1)
     del rest
     start = Problem(_network, _network(seed), chosen, held_out, EPOCHS, seed, FEW)
-    path = folder / "networks" / f"{name}-{seed}.pt"
+    path = folder / "networks" / f"{name}-{seed}.safetensors"
     return replace(start, model=shared_weights(_network(seed), path, start.trained)), task.test
 
 

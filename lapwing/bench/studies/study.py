@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
-import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from lapwing.bench.ledger import Cell
@@ -69,15 +70,15 @@ def shared_weights(model: nn.Module, path: Path, train: Callable[[nn.Module], nn
     """
     if path.exists():
         try:
-            model.load_state_dict(torch.load(path, weights_only=True))
+            model.load_state_dict(load_file(path))
             return model.eval()
-        except (RuntimeError, EOFError, OSError, ValueError) as error:
+        except (RuntimeError, OSError, ValueError, SafetensorError) as error:
             raise ValueError(f"{path} cannot be read ({error}): delete it and run again") from error
     trained = train(model)
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
-        torch.save(trained.state_dict(), fresh)
+        save_file({name: tensor.contiguous() for name, tensor in trained.state_dict().items()}, fresh)
         fresh.replace(path)
     finally:
         fresh.unlink(missing_ok=True)

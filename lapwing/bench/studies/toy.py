@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Generator, Tensor, nn
 
 from lapwing import metrics
@@ -146,7 +147,7 @@ def run(cell: Cell, folder: Path) -> dict[str, float]:
     """The distance of a method's draws from HMC's, and its scores on fresh data."""
     train_data, (inputs, targets), grid = problem(cell.seed)
     start = make(cell.seed)
-    path = folder / "networks" / f"toy-{cell.seed}.pt"
+    path = folder / "networks" / f"toy-{cell.seed}.safetensors"
     model = shared_weights(start, path, lambda network: trained(network, train_data, cell.seed))
     found = METHODS[cell.method](model, train_data, cell.seed)
     truth = _truth(cell, model, train_data, grid, folder)
@@ -165,14 +166,13 @@ def run(cell: Cell, folder: Path) -> dict[str, float]:
 
 def _truth(cell: Cell, model: nn.Module, data: Pair, grid: Tensor, folder: Path) -> Tensor:
     """Draws of an HMC run of its own, with another seed than the method's: shared by the cells of a seed."""
-    path = folder / "truth" / f"toy-{cell.seed}.pt"
+    path = folder / "truth" / f"toy-{cell.seed}.safetensors"
     if path.exists():
-        stored: Tensor = torch.load(path, weights_only=True)
-        return stored
+        return load_file(path)["draws"]
     drawn = _hmc(model, data, 777 + cell.seed).functions(grid)[:, :, 0]  # type: ignore[attr-defined]
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f"{path.name}.{id(drawn)}.tmp")
-    torch.save(drawn, fresh)
+    save_file({"draws": drawn.contiguous()}, fresh)
     fresh.replace(path)
     return drawn
 

@@ -47,7 +47,7 @@ def problem(name: str, split: int, *, gap: bool, folder: Path) -> tuple[Problem,
         return mlp([train[0].shape[1], HIDDEN, 1], activation=nn.ReLU, seed=seed).double()
 
     start = Problem(make, make(split), train, held_out, epochs, batch_size, LEARNING_RATE, split)
-    path = folder / "networks" / f"{'uci-gap' if gap else 'uci'}-{name}-{split}.pt"
+    path = folder / "networks" / f"{'uci-gap' if gap else 'uci'}-{name}-{split}.safetensors"
     model = shared_weights(make(split), path, start.trained)
     return replace(start, model=model), test, float(unit)
 
