@@ -75,7 +75,8 @@ def scaled(found: Prediction, temperature: float) -> Prediction:
     else:
         drawn = None if found.draws is None else found.draws / temperature
         mean, factor, noise = found.mean / temperature, temperature**-2, found.noise_variance
-        labels = replace(found.labels, spread=found.labels.spread.scaled(1 / temperature))
+        whole = None if found.labels.outputs is None else found.labels.outputs / temperature
+        labels = replace(found.labels, spread=found.labels.spread.scaled(1 / temperature), outputs=whole)
 
     def times(values: Any) -> Any:
         return factor * values if isinstance(values, Tensor) else values

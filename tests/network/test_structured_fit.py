@@ -264,7 +264,7 @@ def test_eigenvalues_shared_out_over_a_grid_give_the_same_spreads(method, full, 
     new = normal(5, 3, seed=21)
     arguments = (posterior.belief, posterior.features_at(new), (5, 2), torch.zeros(32, 2).double(), 0)
     direct = spreads.over_ratio(*arguments, full=full)
-    monkeypatch.setattr(spreads, "STORED_SHARE", 1e12)
+    monkeypatch.setattr(spreads, "DIRECTIONS", 0)
     binned = spreads.over_ratio(*arguments, full=full)
     for ratio in (1e-6, 0.03, 1.0, 50.0, 1e7):
         expected, found = direct(ratio), binned(ratio)
