@@ -4,20 +4,16 @@ LeNet on Fashion-MNIST (the smallest cell: a small network on scikit-learn's dig
 it does not interpolate. `block_passes` counts products of all columns at once with the Jacobian or its transpose;
 `columns_per_draw` are such products of one column, a draw; `mode_passes` go through the data with one column. `function_error` compares
 the drawn functions at new inputs with those of a space grown to a hundredth of the tolerance, from the same noise.
-The last cell asks what stochastic gradients on L' need for the same draws at the same precision, on few enough data that
-`Exact` says what they should be: `sgd` has the error of the drawn functions after so many epochs.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from typing import Any
 
 import harness
 
 import lapwing as lw
-from lapwing.bayes.solving import stored_features
 from lapwing.bench import data, networks
 from lapwing.training import train
 
@@ -25,14 +21,13 @@ CELLS: dict[str, dict[str, Any]] = {
     "digits, small": {"source": "digits", "n": 150, "epochs": 3, "draws": 8},
     "LeNet, Fashion-MNIST": {"source": "fashion", "n": 1000, "epochs": 8, "draws": 32},
     "LeNet, Fashion-MNIST, n = 3,000": {"source": "fashion", "n": 3000, "epochs": 8, "draws": 32},
-    "SGD, LeNet, Fashion-MNIST": {"source": "fashion", "n": 300, "epochs": 20, "draws": 8, "sgd": [16, 64, 256]},
 }
 RTOL = 0.02
 
 
-def measure(source: str, n: int, epochs: int, draws: int, sgd: list[int] | None = None) -> dict:
+def measure(source: str, n: int, epochs: int, draws: int) -> dict:
     model, (x, y), new = trained(source, n, epochs)
-    return by_gradients(model, (x, y), new, draws, sgd) if sgd else whole_fit(model, x, y, new, draws)
+    return whole_fit(model, x, y, new, draws)
 
 
 def trained(source: str, n: int, epochs: int) -> tuple:
@@ -45,25 +40,6 @@ def trained(source: str, n: int, epochs: int) -> tuple:
         (x, y),
         task.test[0][:50],
     )
-
-
-def by_gradients(model: Any, data: tuple, new: Any, draws: int, sgd: list[int]) -> dict:
-    """Krylov and stochastic gradients at the precision that evidence finds, both against the exact draws."""
-    linear = lw.linearise(model, data, lw.Categorical())
-    exact = lw.infer(linear, method=lw.Exact(), draws=draws, progress=False)
-    prior, truth = lw.GPrior(float(exact.prior.precision[0])), deviations(exact, new)
-    stored = replace(linear, features=stored_features(linear.features, linear.outputs))
-    krylov = lw.infer(stored, prior=prior, method=lw.Krylov(rtol=RTOL), draws=draws, progress=False)
-    batch, errors = 128, {}
-    for epochs in sgd:
-        steps = epochs * -(-stored.features.shape[0] // batch)
-        drawn = lw.infer(stored, prior=prior, method=lw.SGD("L'", batch, steps=steps), draws=draws, progress=False)
-        errors[str(epochs)] = float((deviations(drawn, new) - truth).norm() / truth.norm())
-    return {
-        "effective_dimension": exact.effective_dimension.value, "prior_precision": float(exact.prior.precision[0]),
-        "block_passes": krylov.diagnostics["data_passes"],
-        "function_error": float((deviations(krylov, new) - truth).norm() / truth.norm()), "sgd": errors,
-    }  # fmt: skip
 
 
 def deviations(posterior: Any, new: Any) -> Any:
