@@ -66,7 +66,9 @@ def _mode(posterior: Posterior, tangent: Tangent, near: AtMode | None) -> AtMode
 def _preconditioner(posterior: Posterior, tangent: Tangent) -> Preconditioner | None:
     """The Krylov space or the structure of a posterior, which knows the curvature at the outputs of the network."""
     belief = posterior.belief
-    if isinstance(posterior.statistics, Approximate) and isinstance(belief, Whitened) and tangent.row_space is None:
+    if tangent.row_space is not None:  # they know weights, and the loss is one over coordinates of their row space
+        return None
+    if isinstance(posterior.statistics, Approximate) and isinstance(belief, Whitened):
         return Nearby(replace(belief.spectrum, values=belief.values))
     if isinstance(belief, Whitened) and isinstance(belief.statistics.basis, Ritz):
         return Known(belief.statistics.basis, belief.values)

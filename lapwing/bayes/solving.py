@@ -197,9 +197,8 @@ def _krylov_at_mode(task: Task, loss: Tangent, method: Krylov, why: str) -> Solv
         ritz = _grown(ritz, task, method, float(np.exp(log_alpha)), max(method.rtol, SEARCH_RTOL))
         statistics = from_space(ritz.space, ritz, count=0.0, log_weight=0.0)
         alpha = torch.tensor([np.exp(log_alpha)], dtype=torch.float64)
-        near = kept_mode(
-            task.journal, f"mode {len(seen)}", partial(loss.mode, alpha, near, Known(ritz, ritz.values / alpha))
-        )
+        known = Known(ritz, ritz.values / alpha) if loss.row_space is None else None
+        near = kept_mode(task.journal, f"mode {len(seen)}", partial(loss.mode, alpha, near, known))
         passes += near.mode.passes
         wanted = float(np.log(_determined(statistics, log_alpha) / float(loss.energies(near).sum())))
         seen.append((log_alpha, wanted - log_alpha))

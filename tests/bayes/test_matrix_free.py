@@ -405,3 +405,22 @@ def test_stochastic_gradients_chosen_for_memory_find_the_posterior(monkeypatch):
     assert relative(features @ posterior.mean, features @ exact.mean) < 0.1
     there = exact.at(float(posterior.prior.precision), float(posterior.likelihood.noise_std))
     assert relative(features @ posterior.deviations, features @ there.deviations) < 0.1
+
+
+@pytest.mark.parametrize("precision", [2.0, None], ids=["given", "tuned"])
+def test_labels_of_stored_features_find_their_mode_in_the_row_space(precision, monkeypatch):
+    """A Krylov space knows weights; the loss of fewer data than weights is one over their row space."""
+    from lapwing import Bernoulli
+    from lapwing.bayes import classification
+
+    generator = torch.Generator().manual_seed(3)
+    features = torch.randn(17, 23, generator=generator, dtype=torch.float64)
+    labels = (torch.rand(17, generator=generator) < 0.5).double()
+    model, prior = LinearModel(features, labels, Bernoulli()), Isotropic(precision)
+    exact = infer(model, prior=prior, method=Exact(), draws=4)
+    monkeypatch.setattr(classification, "DENSE_SIZE", 0)
+    krylov = infer(model, prior=Isotropic(float(exact.prior.precision[0])), method=Krylov(rtol=1e-9), draws=4)
+    torch.testing.assert_close(krylov.mean, exact.mean, rtol=1e-6, atol=1e-9)
+    if precision is None:
+        tuned = infer(model, prior=prior, method=Krylov(rtol=1e-9), draws=4)
+        assert torch.isfinite(tuned.mean).all()
