@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import sklearn.datasets
 import torch
+from PIL import Image
 
 from lapwing.bench import data
 from lapwing.bench.data import Task
@@ -223,7 +224,6 @@ class TestCifar:
             data.cifar10()
 
     def test_jpeg(self, folder, random):
-        Image = pytest.importorskip("PIL.Image", reason="Pillow comes with lapwing[plot]")
         smooth = np.linspace(0, 200, 32).astype(np.uint8)
         colours = random.integers(0, 50, (20, 3)).astype(np.uint8)
         pictures = smooth[None, :, None, None] + np.zeros((1, 1, 32, 1), np.uint8) + colours[:, None, None, :]
