@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lapwing.bayes import evidence, iterative
+from lapwing.bayes import evidence, indefinite, iterative
 from lapwing.bayes.approximate import (
     Approximate,
     EvidenceAt,
@@ -328,6 +328,8 @@ def _tuned_structure(known: Approximate, task: Task) -> tuple[Optimum, bool]:
         noise_hyperprior=task.model.gaussian.hyperprior,
     )  # fmt: skip
     start = Precisions(task.prior.precision, torch.ones(1, dtype=torch.float64))
+    if problem.positive_from > 0 and (problem.tune_prior or problem.tune_noise):
+        return indefinite.tuned(problem, start, task.by_evidence), False
     optimum = evidence.maximise(problem, evidence.scan(problem, start, 19))
     kept = _above_floor(problem, optimum.at, LOWEST_RATIO)
     return replace(optimum, at=kept), bool((kept.noise < optimum.at.noise).any())
@@ -413,12 +415,14 @@ def _tuned_at_mode(
     if not choice.tuned:
         return Optimum(Precisions(prior.precision, one), 0, True)
     if not by_evidence:  # half of what can be determined is
-        middle = torch.full_like(prior.precision, float(values.median().clamp_min(1e-300)))
-        return Optimum(Precisions(middle, one), 0, True)
+        middle = max(float(values.median()), indefinite.STIFFER * gaussian.positive_from, 1e-300)
+        return Optimum(Precisions(torch.full_like(prior.precision, middle), one), 0, True)
     problem = replace(
         gaussian, moments=loss.moments(gaussian.moments), counts=torch.zeros(1, dtype=torch.float64), one_by_one=True,
         tune_noise=False, prior_hyperprior=choice.hyperprior,
     )  # fmt: skip
+    if problem.positive_from > 0:
+        return indefinite.tuned(problem, Precisions(prior.precision, one), by_evidence)
     return evidence.maximise(problem, evidence.scan(problem, Precisions(prior.precision, one), 13))
 
 
