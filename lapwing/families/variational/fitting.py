@@ -14,6 +14,7 @@ from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from lapwing.bayes.likelihoods import Gaussian, Likelihood
+from lapwing.families.variational.backprop import Backprop
 from lapwing.families.variational.mean_field import LOG_STD, MeanField
 from lapwing.families.variational.methods import BayesByBackprop, Method, Natural, NaturalGradient
 from lapwing.families.variational.posterior import Variational
@@ -22,7 +23,7 @@ from lapwing.families.variational.temperature import Balanced, Heat, Temperature
 from lapwing.linalg.progress import Report, reporter
 from lapwing.network.parameters import Select
 from lapwing.network.shuffling import Source
-from lapwing.training import Descent, Diverged, Learner, Schedule, Trained, Weights, adam, log_prob, loop
+from lapwing.training import Diverged, Learner, Schedule, Trained, Weights, log_prob, loop
 
 BALANCED, BACKPROP = Balanced(), BayesByBackprop()
 TAUS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # digits and MNIST have their best between 1e-5 and 1e-4
@@ -125,20 +126,21 @@ class _Plan:
             )  # fmt: skip
         at_layers = self.method.at_layers(self.network)
 
-        def loss(values: Weights, inputs: Tensor, targets: Tensor, generator: Generator) -> Tensor:
-            """−ELBO / p from a batch: the mean of −log p over its data, and η / p of the whole divergence."""
+        def energy(
+            values: Weights, variances: Weights, inputs: Tensor, targets: Tensor, generator: Generator
+        ) -> Tensor:
+            """The mean of −log p over the data of a batch and over samples."""
             noise_std = values[LOG_NOISE].exp() if LOG_NOISE in values else None
-            means, variances, divergence = self.network.gaussians(values)
-            given = {**values, **means}
             terms = []
             for _ in range(self.samples):
-                outputs = self.network.outputs(given, variances, inputs, generator, at_layers)
+                outputs = self.network.outputs(values, variances, inputs, generator, at_layers)
                 terms.append(log_prob(self.likelihood, outputs, targets, noise_std))
-            return heat.eta / self.data * divergence - torch.stack(terms).mean() / len(inputs)
+            return -torch.stack(terms).mean() / len(inputs)
 
-        kept = {name: value for name, value in values.items() if name not in learnt}
-        start = {name: values[name] for name in learnt}
-        return Descent(loss, start, adam(self.method.learning_rate), self.schedule, kept)
+        return Backprop(
+            energy, values, self.network.random, learnt, share=heat.eta / self.data,
+            prior_variance=self.network.prior_variance, learning_rate=self.method.learning_rate, schedule=self.schedule,
+        )  # fmt: skip
 
     def _energy(self, weights: Weights, inputs: Tensor, targets: Tensor) -> Tensor:  # ()
         outputs = functional_call(self.network.model, weights, (inputs,))
