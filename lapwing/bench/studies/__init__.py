@@ -1,9 +1,12 @@
 """The tasks of `lapwing bench`."""
 
-from lapwing.bench.studies import bandit, images, toy, uci
+from lapwing.bench.studies import bandit, cifar, images, scaling, toy, uci
 from lapwing.bench.studies.study import Study
 
-_ALL = (toy.STUDY, uci.STANDARD, uci.GAP, bandit.STUDY, images.FASHION, images.OOD, images.ROTATED)
+_ALL = (
+    toy.STUDY, uci.STANDARD, uci.GAP, bandit.STUDY, images.FASHION, images.OOD, images.ROTATED, cifar.STUDY,
+    scaling.STUDY,
+)  # fmt: skip
 STUDIES: dict[str, Study] = {study.name: study for study in _ALL}
 
 __all__ = ["STUDIES", "Study"]
