@@ -12,6 +12,11 @@ PICTURES = {
     "lenet": (lambda seed=0: networks.lenet(5, channels=2, size=16, seed=seed), (3, 2, 16, 16)),
     "batchnorm_cnn": (lambda seed=0: networks.batchnorm_cnn(5, channels=2, width=4, seed=seed), (3, 2, 7, 9)),
     "transformer": (lambda seed=0: networks.transformer(5, channels=2, size=12, patch=4, seed=seed), (3, 2, 12, 12)),
+    "small batchnorm resnet": (lambda seed=0: networks.small_resnet("batchnorm", 5, width=4, seed=seed), (3, 1, 8, 10)),
+    "small pre-activation resnet": (
+        lambda seed=0: networks.small_resnet("pre-activation", 5, channels=2, width=4, seed=seed),
+        (3, 2, 8, 10),
+    ),
     "resnet20": (lambda seed=0: networks.resnet20(5, seed=seed), (3, 3, 16, 16)),
     "resnet18": (lambda seed=0: networks.resnet18(5, width=4, seed=seed), (3, 3, 16, 16)),
     "resnet50": (lambda seed=0: networks.resnet50(5, width=4, seed=seed), (3, 3, 16, 16)),

@@ -1,12 +1,20 @@
 """The tasks of `lapwing bench`."""
 
-from lapwing.bench.studies import bandit, cifar, images, scaling, toy, uci
+from lapwing.bench.studies import bandit, cifar, evidence_table, images, scaling, toy, uci
 from lapwing.bench.studies.study import Study
 
 _ALL = (
-    toy.STUDY, uci.STANDARD, uci.GAP, bandit.STUDY, images.FASHION, images.OOD, images.ROTATED, cifar.STUDY,
+    toy.STUDY,
+    uci.STANDARD,
+    uci.GAP,
+    bandit.STUDY,
+    images.FASHION,
+    images.OOD,
+    images.ROTATED,
+    cifar.STUDY,
+    evidence_table.STUDY,
     scaling.STUDY,
-)  # fmt: skip
+)
 STUDIES: dict[str, Study] = {study.name: study for study in _ALL}
 
 __all__ = ["STUDIES", "Study"]
