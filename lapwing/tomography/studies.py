@@ -82,7 +82,7 @@ def tune(
     """Hyperparameters and noise of a linearised reconstruction, exact where the data are few, else matrix-free."""
     plan = plan or Plan()
     hyperprior = None
-    begin = prior or FilterPrior.start(linear.blocks)
+    begin = prior or FilterPrior.typical(linear.blocks, linear.weights)
     observations = len(linear.targets)
     weight = linear.reconstruction.settings.tv_weight
     if plan.hyperprior != "none" and weight > 0:

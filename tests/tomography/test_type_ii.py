@@ -22,7 +22,7 @@ from lapwing.tomography import (
 from lapwing.tomography.expected_tv import DifferenceMoments, Sweep
 from lapwing.tomography.studies import Plan, study
 from lapwing.tomography.type_ii.exact import ExactEvidence, exact
-from lapwing.tomography.type_ii.matrix_free import MatrixFree, gradient, matrix_free, system
+from lapwing.tomography.type_ii.matrix_free import MatrixFree, Probes, gradient, matrix_free, system
 from lapwing.tomography.type_ii.result import LOWEST_LOG_VARIANCE, Hyperprior, Parameters, notes
 from tests.tomography import problems
 
@@ -130,10 +130,10 @@ def test_p4_estimated_gradients_are_the_exact_ones(parts, generator, evidence_at
     vector = parameters.pack(0.04).requires_grad_()
     value = ExactEvidence.of(linear, evidence_at).log_evidence(*parameters.unpack(vector))
     (exactly,) = torch.autograd.grad(value, vector)
-    signs = (2 * torch.randint(2, (len(linear.targets), 100), generator=generator) - 1).double()
+    probes = Probes.of(linear, 100, generator)
     _, operator = system(linear, prior, 0.04)
     preconditioner = Nystrom.of(system(linear, prior, 0.04)[0], rank=20, shift=0.04, generator=generator)
-    found = gradient(linear, parameters, vector, signs, CG(1e-9, 500, preconditioner), evidence_at=evidence_at)
+    found = gradient(linear, parameters, vector, probes, CG(1e-9, 500, preconditioner), evidence_at=evidence_at)
     assert found.residual <= 1e-9
     assert ((found.value - exactly).abs() <= 3 * found.standard_error + 1e-6 * exactly.abs()).all()
     assert (found.standard_error <= 0.3 * exactly.abs().max()).all()
