@@ -1,10 +1,10 @@
 # %% [markdown]
 # # Evidence at the right weights
-# At which weights does the evidence of a linearised network belong? At the mode of the linear model. Taken at the network's own weights
-# instead, as is often done, it judges by their size, which says little where a normalisation removes the scale of a
-# layer: here the precision is too small and the error bars are too wide. The two come nearer as training goes on. And
-# one precision for everything depends on that meaningless scale, one for each normalised group does not
-# (Antorán et al. 2022).
+# At which weights does the evidence of a linearised network belong? At the mode of the linear model. Taken at the
+# network's own weights instead, as is often done, it judges by their size, which says little where a normalisation
+# removes the scale of a layer: here the precision is too small and the error bars are too wide. The two come nearer as
+# training goes on. And one precision for everything depends on that meaningless scale, one for each normalised group
+# does not (Antorán et al. 2022).
 
 # %%
 import copy
@@ -62,7 +62,7 @@ sweep.set(xlabel="precision of the normalised layer", ylabel="log density of new
 sweep.legend(frameon=False, fontsize=8, loc="lower right")
 
 # %% [markdown]
-# The distance between the two error bars, that of Wasserstein between predictions with the same mean, and between the two
+# The distance between the two error bars (Wasserstein's, between predictions with the same mean), and between the two
 # precisions, as an ordinary network is trained.
 
 # %%

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Laplace's approximation in pictures
-# Where is a Gaussian at the mode, with the curvature there, good, and where blind? Good for one bump (first), blind to a
-# bend, where many of its draws fall on places that the density all but rules out (second). The posterior of a logistic
-# regression is a bump with a tail (third), and its Gaussian is enough to temper the classifier: the mode alone is as sure
-# of itself far away from the data as near to them, the Gaussian is not, and comes close to the exact answer (fourth).
+# Where is a Gaussian at the mode, with the curvature there, good, and where blind? Good for one bump (first), blind to
+# a bend, where many of its draws fall on places that the density all but rules out (second). The posterior of a
+# logistic regression is a bump with a tail (third), and its Gaussian is enough to temper the classifier: the mode alone
+# is as sure of itself far away from the data as near to them, the Gaussian is not, and comes close to the exact answer.
 
 # %%
 import torch

@@ -19,9 +19,10 @@ from lapwing.bayes.methods import KFAC, Diagonal
 from lapwing.bayes.priors import Isotropic
 from lapwing.bench.scores import validation_nll
 from lapwing.facade import fit
-from lapwing.families import dropout, ensemble, mcmc, sampled, swag, variational
+from lapwing.families import dropout, ensemble, mcmc, swag, variational
 from lapwing.families import map as network_alone
 from lapwing.families.networks import Predictive
+from lapwing.families.sampled import Sampled
 from lapwing.network.parameters import last_layer
 from lapwing.training import Diverged, adam, train
 
@@ -115,7 +116,7 @@ def _structured(method: Any) -> Callable[[Problem], Predictive]:
 
 def _sampled(problem: Problem) -> Predictive:
     posterior = fit(problem.model, problem.train, Gaussian(), draws=DRAWS, seed=problem.seed, progress=False)
-    return sampled.of(problem.model, posterior)
+    return Sampled(posterior)
 
 
 def _dropout(problem: Problem) -> Predictive:
