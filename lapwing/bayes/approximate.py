@@ -20,7 +20,7 @@ from lapwing.bayes.indefinite import check_positive, lacking
 from lapwing.bayes.likelihoods import Gaussian
 from lapwing.bayes.linear_model import LinearModel
 from lapwing.bayes.noise import DATA, PRIOR, Noise
-from lapwing.bayes.priors import DiagonalPrior
+from lapwing.bayes.priors import DiagonalPrior, per_weight
 from lapwing.bayes.statistics import (
     Statistics,
     Whitened,
@@ -31,7 +31,6 @@ from lapwing.bayes.statistics import (
     whiten,
     whitened_data,
 )
-from lapwing.bayes.structured import per_weight
 from lapwing.linalg.curvature import Curvature
 from lapwing.linalg.operators import Diagonal, LinearOperator
 from lapwing.linalg.solvers import CG

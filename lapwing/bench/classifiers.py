@@ -16,9 +16,10 @@ from lapwing.bayes.likelihoods import Categorical
 from lapwing.bayes.methods import KFAC, Diagonal
 from lapwing.bench.regressors import best_of, falling
 from lapwing.facade import fit
-from lapwing.families import dropout, ensemble, sampled, swag, temperature, variational
+from lapwing.families import dropout, ensemble, swag, temperature, variational
 from lapwing.families import map as network_alone
 from lapwing.families.networks import Predictive
+from lapwing.families.sampled import Sampled
 from lapwing.network.parameters import last_layer
 from lapwing.network.subnetwork import subnetwork
 from lapwing.training import adam, train
@@ -81,7 +82,7 @@ def _sampled(problem: Problem) -> Predictive:
     start = float(posterior.prior.precision[0])
 
     def at(multiple: float) -> Callable[[], Predictive]:
-        return lambda: sampled.of(problem.model, posterior.at(precision=start * multiple))
+        return lambda: Sampled(posterior.at(precision=start * multiple))
 
     return best_of(map(at, (1.0, 10.0, 100.0, 1000.0)), problem.validation)
 

@@ -23,9 +23,10 @@ from lapwing.bayes.priors import GPrior, Isotropic
 from lapwing.bench import side_by_side
 from lapwing.bench.scores import validation_nll
 from lapwing.facade import fit
-from lapwing.families import dropout, ensemble, mcmc, sampled, swag, variational
+from lapwing.families import dropout, ensemble, mcmc, swag, variational
 from lapwing.families import map as network_alone
 from lapwing.families.networks import Predictive
+from lapwing.families.sampled import Sampled
 from lapwing.network.parameters import last_layer
 from lapwing.training import Diverged
 
@@ -173,7 +174,7 @@ def _structured(method: Any) -> Callable[[Problem], Predictive]:
 
 
 def _sampled(problem: Problem) -> Predictive:
-    return sampled.of(problem.model, _by_evidence(problem.model, problem))
+    return Sampled(_by_evidence(problem.model, problem))
 
 
 def _dropout(problem: Problem) -> Predictive:

@@ -26,9 +26,10 @@ from lapwing.bench.regressors import Pair, best_of, falling
 from lapwing.bench.scores import of_numbers
 from lapwing.bench.studies.study import Study, numbers, shared_weights
 from lapwing.facade import fit
-from lapwing.families import dropout, ensemble, mcmc, sampled, swag, variational
+from lapwing.families import dropout, ensemble, mcmc, swag, variational
 from lapwing.families import map as network_alone
 from lapwing.families.networks import Predictive
+from lapwing.families.sampled import Sampled
 from lapwing.network.parameters import last_layer
 from lapwing.training import adam, train
 
@@ -84,7 +85,7 @@ def _linear(**options: Any) -> Callable[..., Predictive]:
 
 def _sampled(model: nn.Module, data: Pair, seed: int) -> Predictive:
     posterior = fit(model, data, NOISE, prior=Isotropic(PRECISION), draws=DRAWS, seed=seed, progress=False)
-    return sampled.of(model, posterior)
+    return Sampled(posterior)
 
 
 def _ensemble(model: nn.Module, data: Pair, seed: int) -> Predictive:
