@@ -231,8 +231,8 @@ def _vogn(problem: Problem) -> Predictive:
 def _hmc(problem: Problem) -> Predictive:
     """Four chains from four members; an R-hat far above one among the scores says that they did not meet."""
     return mcmc.fit(
-        problem.model, problem.train, Gaussian(), method=mcmc.HMC(max_steps=64), prior_precision=None, chains=4,
-        warmup=200, draws=80, thin=2, start=problem.members[:4], seed=problem.seed, progress=False,
+        problem.model, problem.train, Gaussian(), method=mcmc.HMC(max_steps=100), prior_precision=None, chains=4,
+        warmup=400, draws=60, thin=3, start=problem.members[:4], seed=problem.seed, progress=False,
     )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from lapwing.bench.studies.study import Study, numbers, shared_weights
 
 HIDDEN, STEPS, LEARNING_RATE = 50, 4000, 5e-3
 LARGE = ("kin8nm", "naval", "power", "protein")
-SCORES = ("nll", "rmse", "crps", "coverage", "width", "mixture_nll", "joint_nll")
+SCORES = ("nll", "rmse", "crps", "coverage", "width", "mixture_nll", "joint_nll", "r_hat")
 # MC dropout with grid search, github.com/yaringal/DropoutUncertaintyExps: RMSE and log-likelihood, 20 standard splits
 DROPOUT = {
     "boston": (2.90, -2.40), "concrete": (4.82, -2.93), "energy": (0.54, -1.21), "kin8nm": (0.08, 1.14),
