@@ -2,8 +2,8 @@
 
 The task `lapwing bench evidence-table`, every network and seed a cell: test negative log-likelihood of the linearised
 posterior whose precisions the evidence set at the mode of the linear model (`mode`; with the curvature there too: `full`)
-or at the network's own weights (`weights`), one or several. 100 MNIST images to train on, 200 to stop early by, 300 to
-test, scored once. Published, with all 60,000 images: Antorán et al. 2022, Table 1. The smallest cell has bundled digits and
+or at the network's own weights (`weights`), one or several. 60 MNIST images of 14 × 14 pixels to train on, 300 to stop
+early by, 300 to test, scored once. Published, with all 60,000 images: Antorán et al. 2022, Table 1. The smallest cell has bundled digits and
 also asks `infer` for the evidence at the precisions found.
 """
 
