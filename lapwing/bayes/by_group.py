@@ -25,7 +25,8 @@ from lapwing.linalg.operators import LinearOperator
 
 GAP = 1e-10  # nats between the loss and its minimum
 MAX_STEPS = 100
-GRADIENT = 1e-3  # nats that the evidence still rises by, for a factor e of any precision
+GRADIENT = 0.02  # nats that the evidence still rises by, for a factor e of any precision
+TUNING_STEPS = 60
 LOWEST_RATIO = 1e-8  # of a precision over the largest eigenvalue: below, round-off in K rules
 
 
@@ -211,8 +212,11 @@ def own_grams(features: Tensor, outputs: int, prior: DiagonalPrior) -> Tensor:  
     return torch.stack(found)
 
 
-def maximised(problem: Problem, start: Tensor | None = None) -> Optimum:
+def maximised(problem: Problem, start: Tensor | None = None, *, tolerance: float = GRADIENT) -> Optimum:
     """The precisions of largest evidence; without a start from the best of a grid on which all are tied."""
     one = torch.ones(1, dtype=torch.float64)
     at = Precisions(torch.ones_like(problem.sizes) if start is None else start, one)
-    return evidence.maximise(problem, evidence.scan(problem, at, 13) if start is None else at, tolerance=GRADIENT)
+    at = evidence.scan(problem, at, 13) if start is None else at
+    return evidence.maximise(
+        problem, at, max_steps=TUNING_STEPS, tolerance=tolerance, lowest=problem.lowest_ratio
+    )  # fmt: skip

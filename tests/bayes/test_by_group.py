@@ -137,7 +137,7 @@ class TestAgainstInfer:
             model, (x, y), lw.Categorical(), prior=prior, method=method, evidence_at=where, progress=False
         )
         problem = group.at_mode(group.centre) if where == "mode" else group.at_weights()
-        found = maximised(problem)
+        found = maximised(problem, tolerance=1e-3)
         assert found.converged
         assert problem.objective(found.at) == pytest.approx(posterior.log_evidence.value, abs=1e-3)
         theirs = Precisions(posterior.prior.precision, ONE)

@@ -62,6 +62,22 @@ class TestEveryNetwork:
         torch.testing.assert_close((forward * cotangent).sum(), expected)
 
 
+class TestFixup:
+    def test_starts_as_nothing_and_every_weight_counts_once_it_has_moved(self):
+        network, generator = networks.small_resnet("fixup", 5, width=4).double(), torch.Generator().manual_seed(0)
+        x = torch.rand(3, 1, 8, 10, generator=generator, dtype=torch.float64)
+        assert not bool(network(x).any())  # the head is zero
+        with torch.no_grad():
+            for weight in network.parameters():
+                weight.add_(0.3 * torch.randn(weight.shape, generator=generator, dtype=weight.dtype))
+        network(x).square().sum().backward()
+        assert all(bool(weight.grad.any()) for weight in network.parameters())
+
+    def test_an_unknown_kind_lists_those_there_are(self):
+        with pytest.raises(ValueError, match="there are batchnorm, pre-activation, fixup"):
+            networks.small_resnet("layernorm")
+
+
 def test_sizes():
     # counted by hand, layer by layer: weights and biases
     lenet = (25 * 6 + 6) + (6 * 25 * 16 + 16) + (16 * 25 * 120 + 120) + (120 * 84 + 84) + (84 * 10 + 10)

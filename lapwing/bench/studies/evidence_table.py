@@ -1,9 +1,9 @@
 """evidence-table: where the evidence is taken, and how many precisions it sets, for five kinds of network.
 
-Each network has about 46,000 weights, is trained on a few MNIST images and stopped early on others, and is then
-linearised. One precision or several are set by the evidence: at the mode of the linear model (`mode`), with the
-curvature of the labels there too (`full`), or at the network's own weights (`weights`). The columns are those of
-Antorán et al. (2022, Table 1) but for their U-Net, which reconstructs pictures; they had all 60,000 images. The
+Each network has about 46,000 weights, is trained on a few MNIST images (of half the resolution, 14 × 14), stopped early
+on others, and linearised. One precision or several are set by the evidence: at the mode of the linear model (`mode`),
+with the curvature of the labels there too (`full`), or at the network's own weights (`weights`). The columns are those
+of Antorán et al. (2022, Table 1) but for their U-Net, which reconstructs pictures; they had all 60,000 images. The
 predictive mean is always the network's own output. `several` is one precision for every normalised matrix and one for
 the rest; where no matrix is normalised, as in the Transformer and under Fixup, it is one for every layer.
 """
@@ -11,12 +11,13 @@ the rest; where no matrix is normalised, as in the Transformer and under Fixup, 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import avg_pool2d
 
 from lapwing import metrics
 from lapwing.bayes.by_group import ByGroup, cross_grams, maximised, own_grams
@@ -25,7 +26,7 @@ from lapwing.bayes.links import probabilities
 from lapwing.bayes.priors import PerGroup
 from lapwing.bayes.spreads import Spread
 from lapwing.bench import networks
-from lapwing.bench.data import mnist
+from lapwing.bench.data import Task, mnist
 from lapwing.bench.data.task import Pair
 from lapwing.bench.ledger import Cell
 from lapwing.bench.regressors import falling
@@ -34,12 +35,13 @@ from lapwing.network.linearisation import linearise
 from lapwing.training import adam, train
 
 LABELS = Categorical()
-TRAIN, HELD_OUT, TEST, EPOCHS, BATCH_SIZE, LEARNING_RATE = 100, 200, 300, 60, 20, 3e-3
+TRAIN, HELD_OUT, TEST, EPOCHS, BATCH_SIZE, LEARNING_RATE = 60, 300, 300, 100, 20, 3e-3
+SOURCE = 10_000  # of which seeds choose their training images
 BLOCK = 50  # test images whose Jacobian is made at once
 ROUNDS, SETTLED = 10, 1e-2  # of a curvature that follows the mode, and the change of log precisions that ends them
 
 NETWORKS: dict[str, Callable[[int], nn.Module]] = {
-    "transformer": lambda seed: networks.transformer(width=50, heads=5, seed=seed),
+    "transformer": lambda seed: networks.transformer(size=14, width=50, heads=5, seed=seed),
     "cnn": lambda seed: networks.batchnorm_cnn(width=29, seed=seed),
     "resnet": lambda seed: networks.small_resnet("batchnorm", seed=seed),
     "pre-resnet": lambda seed: networks.small_resnet("pre-activation", seed=seed),
@@ -127,6 +129,12 @@ def linearised(model: nn.Module, data: Pair, test: Pair) -> Linearised:
     return Linearised(ByGroup.of(linear, prior, rows), torch.cat(own, 1), torch.cat(cross, 1), outputs, labels)
 
 
+def halved(task: Task) -> Task:
+    """The same pictures with half the pixels along each side."""
+    (x, y), (new_x, new_y) = task.train, task.test
+    return replace(task, train=(avg_pool2d(x, 2), y), test=(avg_pool2d(new_x, 2), new_y))
+
+
 def trained(model: nn.Module, data: Pair, held_out: Pair, seed: int) -> nn.Module:
     """By Adam with a falling rate; the weights of the epoch with the best held-out log probability are kept."""
     return train(
@@ -137,8 +145,7 @@ def trained(model: nn.Module, data: Pair, held_out: Pair, seed: int) -> nn.Modul
 
 def problem(name: str, seed: int, folder: Path) -> Linearised:
     """The trained network of a seed, which also chooses its training images."""
-    task = mnist(60_000, TEST)
-    task, held_out = task.held_out(HELD_OUT, seed=seed)
+    task, held_out = halved(mnist(SOURCE, TEST)).held_out(HELD_OUT, seed=seed)
     _, chosen = task.held_out(TRAIN, seed=seed + 1)
     path = folder / "networks" / f"evidence-table-{name}-{seed}.safetensors"
     model = shared_weights(NETWORKS[name](seed), path, lambda network: trained(network, chosen, held_out, seed))
