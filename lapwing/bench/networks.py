@@ -51,6 +51,18 @@ def mlp(sizes: Sequence[int], *, activation: Callable[[], nn.Module] = nn.Tanh, 
     return seeded(make, seed)
 
 
+class Wide(nn.Module):
+    """(1/N) Σ_j a_j relu(⟨b_j, x⟩ + c_j), one hidden layer of N units whose output is an average over them."""
+
+    def __init__(self, inputs: int, hidden: int, outputs: int) -> None:
+        super().__init__()
+        self.hidden, self.out = nn.Linear(inputs, hidden), nn.Linear(hidden, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, inputs) to (n, outputs)."""
+        return self.out(self.hidden(x).relu()) / self.hidden.out_features
+
+
 def lenet(classes: int = 10, *, channels: int = 1, size: int = 28, seed: int = 0) -> nn.Sequential:
     """LeNet-5 with ReLU and max pooling for square pictures: 61,706 weights for MNIST.
 

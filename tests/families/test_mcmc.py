@@ -172,6 +172,20 @@ class TestFit:
         assert many_chains.positions.shape == (CHAINS, 4, 8)
         check_gaussian(many_chains.positions[:, -1], mean, covariance)
 
+    def test_a_temperature_divides_the_log_density(self):
+        """p^(1 / T), prior and likelihood alike, against both written out."""
+        x, y = regression()
+        model = seeded(lambda: nn.Linear(3, 2)).eval()
+        cold = _Posterior.of(model, (x, y), Gaussian(0.3), 2.0, Gamma(), 3, 0, mcmc.HMC(), 0.3)
+        at = (cold.start("network", 2.0) + normals(3, 8, seed=5)).requires_grad_()
+        outputs = x @ at[:, :6].reshape(3, 2, 3).mT + at[:, None, 6:]
+        likelihood = torch.distributions.Normal(outputs, 0.3).log_prob(y).sum((1, 2))
+        expected = (likelihood - at.square().sum(1)) / 0.3
+        (gradient,) = torch.autograd.grad(expected.sum(), at)
+        value, ours = cold.target(at.detach())
+        assert torch.allclose(value, expected, rtol=1e-12)
+        assert torch.allclose(ours, gradient, rtol=1e-10)
+
     def test_it_agrees_with_lapwings_own_draws(self, many_chains):
         """The linearised posterior of a linear network is exact: the functions of both have one mean and covariance."""
         model = seeded(lambda: nn.Linear(3, 2)).eval()
@@ -258,6 +272,8 @@ class TestFit:
             ({"draws": 2}, "at least 1, 4 and 1"),
             ({"start": "mode"}, "'prior', 'network' or one network for each chain"),
             ({"start": [1, 2, 3]}, "3 networks for 4 chains"),
+            ({"temperature": 0.0}, "temperature is 0.0: expected a positive number"),
+            ({"temperature": 0.5, "prior_precision": None}, "one where the prior precision or the noise is drawn too"),
         ],
     )
     def test_bad_arguments(self, bad, message):

@@ -1,6 +1,6 @@
 """The tasks of `lapwing bench`."""
 
-from lapwing.bench.studies import bandit, cifar, evidence_table, images, scaling, toy, uci
+from lapwing.bench.studies import bandit, cifar, evidence_table, images, scaling, temperature, toy, uci
 from lapwing.bench.studies.study import Study
 
 _ALL = (
@@ -13,6 +13,7 @@ _ALL = (
     images.ROTATED,
     cifar.STUDY,
     evidence_table.STUDY,
+    temperature.STUDY,
     scaling.STUDY,
 )
 STUDIES: dict[str, Study] = {study.name: study for study in _ALL}

@@ -12,6 +12,7 @@ from lapwing.bayes.likelihoods import Gaussian
 from lapwing.families.variational import BayesByBackprop
 from lapwing.families.variational.fitting import _Plan
 from lapwing.families.variational.mean_field import LOG_STD, MeanField
+from lapwing.families.variational.methods import at_layers
 from lapwing.families.variational.temperature import Heat
 from lapwing.network.shuffling import Source
 from tests.families.variational.problems import mlp, normals, seeded
@@ -138,7 +139,7 @@ def test_gradients_by_hand_are_those_of_autograd(local):
     values = {name: value.clone().requires_grad_() for name, value in start.items()}
     generator, terms = Generator().manual_seed(3), []
     for _ in range(2):
-        outputs = plain_outputs(network, values, x, generator, BayesByBackprop(local=local).at_layers(network))
+        outputs = plain_outputs(network, values, x, generator, at_layers(local, network))
         terms.append(torch.distributions.Normal(outputs, 0.3).log_prob(y).sum() / 6)
     variances = {name: (2 * values[name + LOG_STD]).exp() for name in network.random}
     divergence = sum(
