@@ -53,7 +53,6 @@ def measure(
     data: str, size: int, angles: int, steps: int, hyper_steps: int, probes: int, rank: int, draws: int
 ) -> dict:
     import numpy as np
-    import torch
 
     from lapwing import Krylov
     from lapwing.tomography import ParallelBeam, Settings, deep_image_prior, linearise, projector, quantify, simulate
