@@ -140,6 +140,22 @@ def test_p4_estimated_gradients_are_the_exact_ones(parts, generator, evidence_at
     assert operator.shape == (len(linear.targets),) * 2
 
 
+@pytest.mark.parametrize(("evidence_at", "angles"), [("mode", 4), ("weights", 4), ("mode", 9)])
+def test_exact_gradients_are_those_of_differences(evidence_at, angles):
+    linear = problems.linear(angles=angles)
+    known, parameters = ExactEvidence.of(linear, evidence_at), Parameters(problems.prior(linear.blocks), None)
+    vector = parameters.pack(0.04).requires_grad_()
+    (slopes,) = torch.autograd.grad(known.log_evidence(*parameters.unpack(vector)), vector)
+    step, eye = 1e-4, torch.eye(len(vector)).double()
+    for number, slope in enumerate(slopes):
+        ahead, behind = (
+            float(known.log_evidence(*parameters.unpack(vector.detach() + sign * step * eye[number])))
+            for sign in (1, -1)
+        )
+        # central differences: round-off of the value over the step, and a third derivative of order one times step²
+        assert float(slope) == pytest.approx((ahead - behind) / (2 * step), rel=1e-5, abs=1e-6)
+
+
 def test_p8_a_preconditioner_saves_two_thirds_of_the_steps(generator):
     linear = problems.linear(angles=9)
     gram, operator = system(linear, problems.prior(linear.blocks), 1e-4)
