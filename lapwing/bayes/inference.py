@@ -32,7 +32,7 @@ from lapwing.bayes.statistics import (
 )
 from lapwing.linalg import stochastic
 from lapwing.linalg.journal import Journal
-from lapwing.linalg.memory import available_bytes, check_memory, readable
+from lapwing.linalg.memory import available_bytes, check_memory, readable, within
 from lapwing.linalg.operators import Dense
 from lapwing.linalg.progress import Report, reporter
 from lapwing.linalg.spectral import Side, is_stored, needed_bytes
@@ -47,6 +47,7 @@ def infer(
     model: LinearModel, *, prior: Prior | None = None, method: Method | None = None, validation: Any = None,
     draws: int = 32, seed: int = 0, evidence_at: EvidenceAt | None = None,
     progress: bool | Report | None = None, shard: bool | None = None, checkpoint: Path | str | None = None,
+    memory: float | str | None = None,
 ) -> Posterior:  # fmt: skip
     """The posterior of a linear model, its free precisions at the maximum of the evidence.
 
@@ -63,6 +64,9 @@ def infer(
     `checkpoint` is a folder in which a Krylov space is kept, step by step: the same call after a crash, Ctrl-C or
     SIGTERM goes on where it was, to the same draws. Other methods start over.
 
+    `memory`, in bytes or as "8GB", is what this call may take beside the data and the network, in each process; by
+    default what is free. A method is chosen that keeps to it, and what cannot is refused before any work.
+
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
     >>> x = rng.normal(size=(50, 3)); y = x @ [1.0, -2.0, 0.5] + 0.1 * rng.normal(size=50)
@@ -77,7 +81,7 @@ def infer(
     started, settings = time.perf_counter(), (choice, method, validation is None, draws, seed, evidence_at)
     try:
         where = _evidence_at(evidence_at, method, validation is not None and model.centre is not None)
-        with shared(model, shard, settings) as (known, ranks):
+        with within(memory), shared(model, shard, settings) as (known, ranks):
             shown = report if ranks is None or ranks.rank == 0 else reporter(False)
             with journal_of(checkpoint, known, settings, ranks) as journal:
                 posterior = _inferred(
@@ -105,6 +109,7 @@ def _inferred(
             model, choice, noise, draws, report, method, validation is None, evidence_at, journal
         )
     memory = preflight(task)
+    _check_fits(chosen, task, memory)
     solved = solve(task, chosen, why, asked=method is not None)
     at, tuned_by = solved.optimum.at, "evidence" if choice.tuned else "given"
     setting, labels = replace(task.prior, precision=at.prior), task.tangent is not None
@@ -242,6 +247,9 @@ def _choose(task: Task, method: Method | None) -> tuple[Method, str]:
         return _matrix_free(task, sizes, several, "outputs a datum are too many to make their Jacobian")
     if method is None and min(rows, d) > limit and task.draws:
         return _matrix_free(task, sizes, several)
+    if method is None and task.draws and _exact_bytes(task) > 0.9 * available_bytes():
+        because = f"an exact posterior would take {readable(_exact_bytes(task))} of {readable(available_bytes())}"
+        return _matrix_free(task, sizes, several, because)
     return Exact("primal" if d <= rows else "dual"), sizes
 
 
@@ -261,11 +269,23 @@ def _check_exact(task: Task, method: Exact, sizes: str) -> None:
 
 def preflight(task: Task) -> dict[str, float]:
     """Bytes that every method would need beside the data, and those that are free."""
+    by_cg, by_sgd = iterative.needed_bytes(task.model.features, task.draws)
+    space = _krylov_bytes(task, KRYLOV_STEPS)
+    return {"exact": _exact_bytes(task), "krylov": space, "cg": by_cg, "sgd": by_sgd, "free": available_bytes()}
+
+
+def _krylov_bytes(task: Task, steps: int) -> float:
     features, columns = task.model.features, 2 * task.draws + 1
     rows, d = features.shape
-    by_cg, by_sgd = iterative.needed_bytes(features, task.draws)
-    space = 8.0 * columns * (KRYLOV_STEPS * min(rows, d) + 3 * d) + features.working_bytes(columns)
-    return {"exact": _exact_bytes(task), "krylov": space, "cg": by_cg, "sgd": by_sgd, "free": available_bytes()}
+    return 8.0 * columns * (steps * min(rows, d) + 3 * d) + features.working_bytes(columns)
+
+
+def _check_fits(method: Method, task: Task, memory: dict[str, float]) -> None:
+    """Refuse products that cannot fit, before any is made; a decomposition is checked when its side is known."""
+    needed = {Krylov: _krylov_bytes(task, 1), CG: memory["cg"], SGD: memory["sgd"]}.get(type(method), 0.0)
+    rows, d = task.model.features.shape
+    what = f"{type(method).__name__}() with {d:,} weights, {rows:,} observed outputs and {task.draws} draws"
+    check_memory(needed, what, "ask for fewer draws, select fewer weights, or give it more memory")
 
 
 def _exact_bytes(task: Task) -> float:

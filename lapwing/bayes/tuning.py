@@ -16,7 +16,7 @@ from lapwing.bayes.indefinite import first_peak
 from lapwing.bayes.likelihoods import Curved
 from lapwing.bayes.linear_model import Observed
 from lapwing.bayes.links import Link, checked
-from lapwing.bayes.spreads import Spread, over_ratio
+from lapwing.bayes.spreads import Spread, over_ratio, remaining
 from lapwing.bayes.statistics import Whitened
 from lapwing.linalg.operators import Diagonal, LinearOperator, as_tensor
 
@@ -187,10 +187,8 @@ def _variance_over_ratio(
     if not whitened.exact:
         prior_draws = (scaled @ prior_noise.to(features.like)).double()
         return lambda ratio: (prior_draws + projected @ whitened.pull(ratio)).square().mean(1)
-    outside = (scaled.row_squares().double() - projected.square().sum(1)).clamp_min(0)
-    if len(k) == len(whitened.std):
-        outside = torch.zeros_like(outside)
-    return lambda ratio: outside + projected.square() @ (1 / (1 + ratio * k))
+    prior, squares = None if whitened.spectrum.complete else scaled.row_squares().double(), projected.square()
+    return lambda ratio: remaining(prior, squares.matmul, ratio * k, full=False)
 
 
 def _curve(

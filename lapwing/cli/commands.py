@@ -93,6 +93,7 @@ def fit(
     ] = None,
     seed: Annotated[int, typer.Option(help="Of draws and of --hold-out.")] = 0,
     device: Device = "cpu",
+    memory: Annotated[str | None, typer.Option(help="What the fit may take, as 8GB; what is free if not said.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/NAME if not said.")] = None,
     name: Annotated[str | None, typer.Option(help="What to call the run.")] = None,
     table: Annotated[str, typer.Option(help="Predictions as csv or parquet.")] = "csv",
@@ -111,7 +112,7 @@ def fit(
         request = Request(
             model, data, weights, target, columns, validation, test, ood, hold_out, likelihood, noise_std, draws, total,
             seed, Job.here().device(device), name or Path(data.rpartition(":")[2]).stem,
-            shlex.join(["lapwing", *sys.argv[1:]]),
+            shlex.join(["lapwing", *sys.argv[1:]]), memory,
         )  # fmt: skip
         folder = out or Path("runs") / (request.name or "run")
         _fit(request, folder, table, json, quiet)
