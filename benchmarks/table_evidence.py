@@ -38,15 +38,14 @@ def by_place(cells: dict) -> str:
 
 
 def differences(cells: dict) -> str:
-    def gap(seeds: list[dict], first: str, second: str, signed: bool = True) -> str:
+    def gap(seeds: list[dict], first: str, second: str) -> str:
         found = spread([seed[first]["nll"] - seed[second]["nll"] for seed in seeds])
-        return f"+{found}" if signed and not found.startswith("-") else found.replace("-", "−")
+        return found.replace("-", "−") if found.startswith("-") else f"+{found}"
 
     rows = [
         [name, gap(seeds, "mode-single", "weights-single"), gap(seeds, "mode-several", "weights-several"),
          gap(seeds, "mode-several", "mode-single"), gap(seeds, "mode-single", "full-single"),
-         f"{mean(seed['mode-single']['output_std'] for seed in seeds):.2g} / "
-         f"{mean(seed['weights-single']['output_std'] for seed in seeds):.2g}",
+         " / ".join(f"{mean(seed[way]['output_std'] for seed in seeds):.2g}" for way in ("mode-single", "weights-single")),
          f"{mean(seed['train_confidence'] for seed in seeds):.2f}"]
         for name, seeds in networks(cells).items()
     ]  # fmt: skip
