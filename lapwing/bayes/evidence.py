@@ -75,6 +75,7 @@ class Problem:
     log_weight: float
     largest: float  # eigenvalue of the scaled features' Gram matrix
     lowest_ratio: float = 0.0  # of prior to noise precision at which the moments can be trusted
+    positive_from: float = 0.0  # the ratio above which a curvature with negative eigenvalues makes a posterior
     one_by_one: bool = False  # whether moments take one setting at a time
     tune_prior: bool = True
     tune_noise: bool = True

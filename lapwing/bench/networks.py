@@ -51,6 +51,18 @@ def mlp(sizes: Sequence[int], *, activation: Callable[[], nn.Module] = nn.Tanh, 
     return seeded(make, seed)
 
 
+class Wide(nn.Module):
+    """(1/N) Σ_j a_j relu(⟨b_j, x⟩ + c_j), one hidden layer of N units whose output is an average over them."""
+
+    def __init__(self, inputs: int, hidden: int, outputs: int) -> None:
+        super().__init__()
+        self.hidden, self.out = nn.Linear(inputs, hidden), nn.Linear(hidden, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, inputs) to (n, outputs)."""
+        return self.out(self.hidden(x).relu()) / self.hidden.out_features
+
+
 def lenet(classes: int = 10, *, channels: int = 1, size: int = 28, seed: int = 0) -> nn.Sequential:
     """LeNet-5 with ReLU and max pooling for square pictures: 61,706 weights for MNIST.
 
@@ -286,6 +298,95 @@ def resnet20(classes: int = 10, *, seed: int = 0) -> ResNet20:
     269722
     """
     return seeded(lambda: ResNet20(classes), seed)
+
+
+class Basic(nn.Module):
+    """Two convolutions and a shortcut, a convolution of one pixel where the size changes (option B)."""
+
+    expansion = 1
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(inputs, width, 3, stride, padding=1, bias=False), nn.BatchNorm2d(width)
+        self.conv2, self.bn2 = nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)
+        self.shortcut = _shortcut(inputs, width, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, inputs, h, w) to (n, width, h / stride, w / stride)."""
+        inner = self.bn2(self.conv2(functional.relu(self.bn1(self.conv1(x)))))
+        return functional.relu(inner + self.shortcut(x))
+
+
+class Bottleneck(nn.Module):
+    """A convolution between two of one pixel, the last four times as wide, and a shortcut as in `Basic`."""
+
+    expansion = 4
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(inputs, width, 1, bias=False), nn.BatchNorm2d(width)
+        self.conv2, self.bn2 = nn.Conv2d(width, width, 3, stride, padding=1, bias=False), nn.BatchNorm2d(width)
+        self.conv3, self.bn3 = nn.Conv2d(width, 4 * width, 1, bias=False), nn.BatchNorm2d(4 * width)
+        self.shortcut = _shortcut(inputs, 4 * width, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, inputs, h, w) to (n, 4 · width, h / stride, w / stride)."""
+        inner = functional.relu(self.bn2(self.conv2(functional.relu(self.bn1(self.conv1(x))))))
+        return functional.relu(self.bn3(self.conv3(inner)) + self.shortcut(x))
+
+
+def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Module:
+    if stride == 1 and inputs == outputs:
+        return nn.Identity()
+    return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
+
+class ResNet(nn.Module):
+    """The ResNets of He et al. (2016) for ImageNet with a first layer for small pictures: 3 × 3, no pooling.
+
+    `width` is that of the first of four stages, each twice as wide as the one before. Pictures are normalised inside.
+    """
+
+    pixel_mean: Tensor
+    pixel_std: Tensor
+
+    def __init__(self, block: type[Basic | Bottleneck], blocks: Sequence[int], classes: int, width: int = 64) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(3, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)
+        stages, inputs = [], width
+        for stage, count in enumerate(blocks):
+            wide, layers = width * 2**stage, []
+            for number in range(count):
+                layers.append(block(inputs, wide, 2 if stage and not number else 1))
+                inputs = wide * block.expansion
+            stages.append(nn.Sequential(*layers))
+        self.layer1, self.layer2, self.layer3, self.layer4 = stages
+        self.linear = nn.Linear(inputs, classes)
+        self.register_buffer("pixel_mean", torch.tensor(IMAGENET_MEAN).reshape(3, 1, 1), persistent=False)
+        self.register_buffer("pixel_std", torch.tensor(IMAGENET_STD).reshape(3, 1, 1), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits of pictures in [0, 1]: (n, 3, h, w) to (n, classes)."""
+        x = functional.relu(self.bn1(self.conv1((x - self.pixel_mean) / self.pixel_std)))
+        return self.linear(self.layer4(self.layer3(self.layer2(self.layer1(x)))).mean((2, 3)))
+
+
+def resnet18(classes: int = 10, *, width: int = 64, seed: int = 0) -> ResNet:
+    """An untrained ResNet-18 for pictures of 32 × 32.
+
+    >>> sum(p.numel() for p in resnet18().parameters())
+    11173962
+    """
+    return seeded(lambda: ResNet(Basic, (2, 2, 2, 2), classes, width), seed)
+
+
+def resnet50(classes: int = 10, *, width: int = 64, seed: int = 0) -> ResNet:
+    """An untrained ResNet-50 for pictures of 32 × 32.
+
+    >>> sum(p.numel() for p in resnet50().parameters())
+    23520842
+    """
+    return seeded(lambda: ResNet(Bottleneck, (3, 4, 6, 3), classes, width), seed)
 
 
 def trained_resnet20() -> ResNet20:

@@ -18,6 +18,8 @@ PICTURES = {
         (3, 2, 8, 10),
     ),
     "resnet20": (lambda seed=0: networks.resnet20(5, seed=seed), (3, 3, 16, 16)),
+    "resnet18": (lambda seed=0: networks.resnet18(5, width=4, seed=seed), (3, 3, 16, 16)),
+    "resnet50": (lambda seed=0: networks.resnet50(5, width=4, seed=seed), (3, 3, 16, 16)),
 }
 
 
@@ -84,6 +86,26 @@ def test_sizes():
     transformer = (49 * 64 + 64) + 16 * 64 + 2 * attention + 2 * 64 + (64 * 10 + 10)
     assert len(flat(networks.transformer())) == transformer
     assert len(flat(networks.resnet20())) == 269_722
+
+
+def convolutions(*shapes: tuple[int, int, int]) -> int:
+    """Weights of convolutions (inputs, outputs, side) without biases, each with a BatchNorm."""
+    return sum(inputs * outputs * side**2 + 2 * outputs for inputs, outputs, side in shapes)
+
+
+def test_sizes_of_large_networks():
+    """By hand: 11.2 and 23.5 million for CIFAR-10."""
+    small = convolutions((3, 64, 3), *[(64, 64, 3)] * 4)
+    for width in (128, 256, 512):
+        small += convolutions((width // 2, width, 3), *[(width, width, 3)] * 3, (width // 2, width, 1))
+    assert len(flat(networks.resnet18())) == small + 512 * 10 + 10 == 11_173_962
+    large, inputs = convolutions((3, 64, 3)), 64
+    for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
+        large += convolutions((inputs, 4 * width, 1))
+        for _ in range(blocks):
+            large += convolutions((inputs, width, 1), (width, width, 3), (width, 4 * width, 1))
+            inputs = 4 * width
+    assert len(flat(networks.resnet50())) == large + 2048 * 10 + 10 == 23_520_842
 
 
 def test_attention_is_torchs():

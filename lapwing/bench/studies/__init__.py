@@ -1,6 +1,6 @@
 """The tasks of `lapwing bench`."""
 
-from lapwing.bench.studies import bandit, evidence_table, images, toy, uci
+from lapwing.bench.studies import bandit, cifar, evidence_table, images, scaling, temperature, toy, uci
 from lapwing.bench.studies.study import Study
 
 _ALL = (
@@ -11,7 +11,10 @@ _ALL = (
     images.FASHION,
     images.OOD,
     images.ROTATED,
+    cifar.STUDY,
     evidence_table.STUDY,
+    temperature.STUDY,
+    scaling.STUDY,
 )
 STUDIES: dict[str, Study] = {study.name: study for study in _ALL}
 
