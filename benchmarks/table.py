@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import harness
+import table_evidence as evidence
 import table_links as links
 import table_networks as networks
 import table_studies
@@ -206,7 +207,7 @@ Rows made on the fly, by products alone: neither the features nor any block of a
 are the targets, their weights and temporaries of that length.
 
 {streaming(parts["streaming"])}
-{networks.page(parts)}"""
+{networks.page(parts)}{evidence.page(parts)}"""
 
 
 def pages() -> dict[Path, str]:
