@@ -1,4 +1,4 @@
-"""Write docs/benchmarks.md and docs/links.md from the results; `--check` only says whether they are up to date."""
+"""Write docs/benchmarks.md, docs/links.md and docs/tables.md from the results; `--check` only says whether they are up to date."""
 
 import sys
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 import harness
 import table_links as links
 import table_networks as networks
+import table_studies
 
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 
@@ -211,7 +212,11 @@ are the targets, their weights and temporaries of that length.
 def pages() -> dict[Path, str]:
     """Every page that is made from results."""
     parts = {path.stem: harness.read(path) for path in sorted(harness.RESULTS.glob("*.jsonl"))}
-    return {PAGE: page(), PAGE.parent / "links.md": links.page(parts)}
+    return {
+        PAGE: page(),
+        PAGE.parent / "links.md": links.page(parts),
+        PAGE.parent / "tables.md": table_studies.page(parts),
+    }
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ def fit(
     model: nn.Module, data: Any, likelihood: Likelihood, *, prior: Prior | None = None, method: Method | None = None,
     select: Select = None, validation: Any = None, total: int | None = None, draws: int = 32, seed: int = 0,
     evidence_at: EvidenceAt | None = None, progress: bool | Report | None = None, output: Output = None,
-    shard: bool | None = None, checkpoint: Path | str | None = None,
+    shard: bool | None = None, checkpoint: Path | str | None = None, memory: float | str | None = None,
 ) -> Posterior:  # fmt: skip
     """The posterior of a trained network, linearised at its weights: what `linearise` and then `infer` give.
 
@@ -38,5 +38,5 @@ def fit(
     linear = linearise(model, data, likelihood, select=select, total=total, output=output, checkpoint=checkpoint)
     return infer(
         linear, prior=prior, method=method, validation=validation, draws=draws, seed=seed, evidence_at=evidence_at,
-        progress=progress, shard=shard, checkpoint=checkpoint,
+        progress=progress, shard=shard, checkpoint=checkpoint, memory=memory,
     )  # fmt: skip

@@ -160,7 +160,7 @@ PUBLIC |= {f"lapwing.linear.{name}": name for name in lapwing.linear.__all__}
 FAMILIES = {
     f"lapwing.families.{path.stem}": path.stem
     for path in (ROOT / "lapwing/families").iterdir()
-    if path.stem in {"conformal", "dropout", "ensemble", "mackay", "map", "mcmc", "swag", "temperature", "variational"}
+    if path.stem not in {"evidence_training", "networks", "sampled"} and not path.stem.startswith("__")
 }
 
 

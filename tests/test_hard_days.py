@@ -7,6 +7,8 @@ import torch
 from torch import nn
 
 import lapwing as lw
+from lapwing.bayes import spreads, tuning
+from lapwing.linalg.operators import Dense
 from tests.network.networks import normal
 
 EPS = torch.finfo(torch.float64).eps
@@ -37,6 +39,27 @@ def test_condition_numbers(condition, noise_std, shape):
     given = 2 * EPS * values * 10 / noise_std**2 / (alpha + (values / noise_std) ** 2)
     # and where weights outnumber data a variance is what the prior's leaves, known to eps of that
     assert ((found - expected).abs() <= (100 * told + given + 1e3 * EPS) * expected + 100 * EPS / alpha).all()
+
+
+@pytest.mark.parametrize("condition", [1e2, 1e4, 1e7])
+def test_curves_over_precisions_have_the_variances_of_predictions(condition):
+    """Where weights outnumber data, directions of small eigenvalues are known badly: the same care in both places."""
+    values = torch.logspace(0, -torch.tensor(condition).log10().item(), 9, dtype=torch.float64)
+    right = orthonormal(31, 9, 2)
+    model = lw.LinearModel(orthonormal(9, 9, 1) * values @ right.mT, normal(9, seed=4), lw.Gaussian(0.5))
+    posterior = lw.infer(model, prior=lw.Isotropic(2.0), method=lw.Exact("dual"))
+    new, none = Dense(right.mT), torch.zeros(31, 0, dtype=torch.float64)
+    spread = spreads.over_ratio(posterior.belief, new, (9,), none, 0, full=False)
+    _, in_units = tuning._over_ratio(posterior.belief, new, none)
+    for ratio in (1e-4, 1.0, 1e4):
+        expected = 1 / (2.0 / ratio + values.square() / 0.25)
+        bound = 100 * posterior.diagnostics["round_off"] * max(ratio, 1.0) + 1e3 * EPS  # as in the test before
+        for found in (
+            posterior.at(precision=2.0 / ratio).predict(right.mT).epistemic_variance,
+            spread(ratio).variance,
+            ratio * in_units(ratio),
+        ):
+            assert float((found / expected - 1).abs().max()) <= bound
 
 
 @pytest.mark.parametrize("method", [lw.Exact(), lw.Krylov(rtol=1e-8)])

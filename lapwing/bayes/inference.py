@@ -20,7 +20,7 @@ from lapwing.bayes.keeping import journal_of, kept_prior
 from lapwing.bayes.laplace import check_not_interpolating, surrogate, tangent
 from lapwing.bayes.likelihoods import Curved, Gaussian
 from lapwing.bayes.linear_model import LinearModel
-from lapwing.bayes.methods import CG, SGD, Exact, Krylov, LowRank, Method, Structural
+from lapwing.bayes.methods import CG, SGD, AtTheWeights, Exact, Krylov, LowRank, Method, Structural
 from lapwing.bayes.modes import with_mode
 from lapwing.bayes.noise import Noise
 from lapwing.bayes.posterior import Posterior, assemble
@@ -32,7 +32,7 @@ from lapwing.bayes.statistics import (
 )
 from lapwing.linalg import stochastic
 from lapwing.linalg.journal import Journal
-from lapwing.linalg.memory import available_bytes, check_memory, readable
+from lapwing.linalg.memory import available_bytes, check_memory, readable, within
 from lapwing.linalg.operators import Dense
 from lapwing.linalg.progress import Report, reporter
 from lapwing.linalg.spectral import Side, is_stored, needed_bytes
@@ -47,6 +47,7 @@ def infer(
     model: LinearModel, *, prior: Prior | None = None, method: Method | None = None, validation: Any = None,
     draws: int = 32, seed: int = 0, evidence_at: EvidenceAt | None = None,
     progress: bool | Report | None = None, shard: bool | None = None, checkpoint: Path | str | None = None,
+    memory: float | str | None = None,
 ) -> Posterior:  # fmt: skip
     """The posterior of a linear model, its free precisions at the maximum of the evidence.
 
@@ -54,13 +55,17 @@ def infer(
     a pair of inputs and targets, the precision (and a noise that was not given) is the one with the best held-out
     density. A structured method (`Diagonal`, `KFAC`, `EKFAC`, `LowRank`) can take the evidence at the network's own
     weights, `evidence_at="weights"`: no mode is found, and precisions tuned by it are known to be too small. With
-    `validation` it does so by default, since what is tuned on held-out data needs neither.
+    `validation` it does so by default, since what is tuned on held-out data needs neither; `Hessian` and
+    `EmpiricalFisher`, which belong to those weights, always do.
 
     In a job of several processes (torchrun, or an initialised group of torch.distributed) that call this together on a
     network, each works on a share of the data and each has the result; shard=False lets one go alone.
 
     `checkpoint` is a folder in which a Krylov space is kept, step by step: the same call after a crash, Ctrl-C or
     SIGTERM goes on where it was, to the same draws. Other methods start over.
+
+    `memory`, in bytes or as "8GB", is what this call may take beside the data and the network, in each process; by
+    default what is free. A method is chosen that keeps to it, and what cannot is refused before any work.
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
@@ -76,7 +81,7 @@ def infer(
     started, settings = time.perf_counter(), (choice, method, validation is None, draws, seed, evidence_at)
     try:
         where = _evidence_at(evidence_at, method, validation is not None and model.centre is not None)
-        with shared(model, shard, settings) as (known, ranks):
+        with within(memory), shared(model, shard, settings) as (known, ranks):
             shown = report if ranks is None or ranks.rank == 0 else reporter(False)
             with journal_of(checkpoint, known, settings, ranks) as journal:
                 posterior = _inferred(
@@ -93,7 +98,10 @@ def _inferred(
     report: Report, started: float, evidence_at: EvidenceAt, journal: Journal | None,
 ) -> Posterior:  # fmt: skip
     if isinstance(model.likelihood, Gaussian):
-        task = replace(_gaussian_task(model, choice, noise, draws, report, journal), evidence_at=evidence_at)
+        task = replace(
+            _gaussian_task(model, choice, noise, draws, report, journal), evidence_at=evidence_at,
+            by_evidence=validation is None,
+        )  # fmt: skip
         chosen, why = _choose(task, method)
         task = _shaped(task, chosen, model) if isinstance(chosen, Structural) else task
     else:
@@ -101,6 +109,7 @@ def _inferred(
             model, choice, noise, draws, report, method, validation is None, evidence_at, journal
         )
     memory = preflight(task)
+    _check_fits(chosen, task, memory)
     solved = solve(task, chosen, why, asked=method is not None)
     at, tuned_by = solved.optimum.at, "evidence" if choice.tuned else "given"
     setting, labels = replace(task.prior, precision=at.prior), task.tangent is not None
@@ -193,10 +202,11 @@ def _evidence_at(asked: EvidenceAt | None, method: Method | None, held_out: bool
         raise ValueError(f"evidence_at is {asked!r}, expected 'mode' or 'weights'")
     if asked == "weights" and not isinstance(method, Structural):
         raise ValueError(
-            "evidence_at='weights' is for Diagonal(), KFAC(), EKFAC() and LowRank(rank), which with as many pairs as "
-            f"weights is exact; the method is {method!r}"
+            "evidence_at='weights' is for Diagonal(), KFAC(), EKFAC(), Hessian(), EmpiricalFisher() and LowRank(rank), "
+            f"which with as many pairs as weights is exact; the method is {method!r}"
         )
-    return asked or ("weights" if held_out and isinstance(method, Structural) else "mode")
+    by_default = isinstance(method, AtTheWeights) or (held_out and isinstance(method, Structural))
+    return asked or ("weights" if by_default else "mode")
 
 
 def _with_stored(model: LinearModel, report: Report) -> LinearModel:
@@ -237,6 +247,9 @@ def _choose(task: Task, method: Method | None) -> tuple[Method, str]:
         return _matrix_free(task, sizes, several, "outputs a datum are too many to make their Jacobian")
     if method is None and min(rows, d) > limit and task.draws:
         return _matrix_free(task, sizes, several)
+    if method is None and task.draws and _exact_bytes(task) > 0.9 * available_bytes():
+        because = f"an exact posterior would take {readable(_exact_bytes(task))} of {readable(available_bytes())}"
+        return _matrix_free(task, sizes, several, because)
     return Exact("primal" if d <= rows else "dual"), sizes
 
 
@@ -256,11 +269,23 @@ def _check_exact(task: Task, method: Exact, sizes: str) -> None:
 
 def preflight(task: Task) -> dict[str, float]:
     """Bytes that every method would need beside the data, and those that are free."""
+    by_cg, by_sgd = iterative.needed_bytes(task.model.features, task.draws)
+    space = _krylov_bytes(task, KRYLOV_STEPS)
+    return {"exact": _exact_bytes(task), "krylov": space, "cg": by_cg, "sgd": by_sgd, "free": available_bytes()}
+
+
+def _krylov_bytes(task: Task, steps: int) -> float:
     features, columns = task.model.features, 2 * task.draws + 1
     rows, d = features.shape
-    by_cg, by_sgd = iterative.needed_bytes(features, task.draws)
-    space = 8.0 * columns * (KRYLOV_STEPS * min(rows, d) + 3 * d) + features.working_bytes(columns)
-    return {"exact": _exact_bytes(task), "krylov": space, "cg": by_cg, "sgd": by_sgd, "free": available_bytes()}
+    return 8.0 * columns * (steps * min(rows, d) + 3 * d) + features.working_bytes(columns)
+
+
+def _check_fits(method: Method, task: Task, memory: dict[str, float]) -> None:
+    """Refuse products that cannot fit, before any is made; a decomposition is checked when its side is known."""
+    needed = {Krylov: _krylov_bytes(task, 1), CG: memory["cg"], SGD: memory["sgd"]}.get(type(method), 0.0)
+    rows, d = task.model.features.shape
+    what = f"{type(method).__name__}() with {d:,} weights, {rows:,} observed outputs and {task.draws} draws"
+    check_memory(needed, what, "ask for fewer draws, select fewer weights, or give it more memory")
 
 
 def _exact_bytes(task: Task) -> float:

@@ -229,6 +229,25 @@ class Posterior:
 
         return updated(self, data, retune=retune)
 
+    def remove(self, places: Any, data: Any = None, *, retune: bool = False) -> Posterior:
+        """The posterior without some of its training data, without starting over.
+
+        `places` says which, counted from 0 in the order in which `fit` and then `update` were given them, or is a mask.
+        The places and the noise of all others stay what they are: draws are those of a fit in which these data
+        weigh nothing. The prior's scale stays, and so do the precisions, unless `retune` finds those by evidence again.
+        Under Gaussian noise Exact() subtracts what they had added; one from a file must be shown them, as `data`.
+
+        >>> from lapwing import Gaussian, Isotropic, LinearModel, infer
+        >>> x, y = torch.tensor([[1.0], [2.0], [3.0], [4.0]]).double(), torch.tensor([1.0, 2.0, 2.5, 90.0])
+        >>> prior, noise = Isotropic(0.01), Gaussian(0.3)
+        >>> rest = infer(LinearModel(x, y, noise), prior=prior).remove([3])
+        >>> torch.allclose(rest.draws, infer(LinearModel(x[:3], y[:3], noise), prior=prior).draws)
+        True
+        """
+        from lapwing.bayes.removing import removed
+
+        return removed(self, places, data, retune=retune)
+
     def tune(
         self, validation: Any, *, link: Link | None = None, temperature: float | Literal["tune"] = 1.0,
         mode: bool = True,

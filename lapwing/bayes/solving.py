@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lapwing.bayes import evidence, iterative
+from lapwing.bayes import evidence, indefinite, iterative
 from lapwing.bayes.approximate import (
     Approximate,
     EvidenceAt,
@@ -198,9 +198,11 @@ def _krylov_at_mode(task: Task, loss: Tangent, method: Krylov, why: str) -> Solv
         statistics = from_space(ritz.space, ritz, count=0.0, log_weight=0.0)
         alpha = torch.tensor([np.exp(log_alpha)], dtype=torch.float64)
         known = Known(ritz, ritz.values / alpha) if loss.row_space is None else None
-        near = kept_mode(task.journal, f"mode {len(seen)}", partial(loss.mode, alpha, near, known))
+        gamma = _determined(statistics, log_alpha)
+        rough = _rough(gamma, abs(seen[-1][1]) if seen else 1.0)
+        near = kept_mode(task.journal, f"mode {len(seen)}", partial(loss.mode, alpha, near, known, rough))
         passes += near.mode.passes
-        wanted = float(np.log(_determined(statistics, log_alpha) / float(loss.energies(near).sum())))
+        wanted = float(np.log(gamma / float(loss.energies(near).sum())))
         seen.append((log_alpha, wanted - log_alpha))
         task.report(f"prior precision {float(alpha):.4g}, {passes:.0f} passes for the mode")
         settled = abs(seen[-1][1]) < 1e-2
@@ -228,6 +230,14 @@ def _at_the_weights(statistics: Statistics, weights: Tensor) -> float:
 def _determined(statistics: Statistics, log_alpha: float) -> float:
     """γ at a precision."""
     return statistics.trace_of(lambda s: s / (s + np.exp(log_alpha))).value
+
+
+def _rough(gamma: float, step: float) -> float:
+    """Nats of the loss within which log ‖θ⋆‖² is known to a twentieth of the last step in log α.
+
+    A gap ε leaves ½α‖θ − θ⋆‖² ≤ ε, and α‖θ⋆‖² is about γ, so that log ‖θ⋆‖² is within √(8ε/γ).
+    """
+    return gamma * (0.05 * min(step, 1.0)) ** 2 / 8
 
 
 def _secant(seen: list[tuple[float, float]]) -> float:
@@ -328,6 +338,8 @@ def _tuned_structure(known: Approximate, task: Task) -> tuple[Optimum, bool]:
         noise_hyperprior=task.model.gaussian.hyperprior,
     )  # fmt: skip
     start = Precisions(task.prior.precision, torch.ones(1, dtype=torch.float64))
+    if problem.positive_from > 0 and (problem.tune_prior or problem.tune_noise):
+        return indefinite.tuned(problem, start, task.by_evidence), False
     optimum = evidence.maximise(problem, evidence.scan(problem, start, 19))
     kept = _above_floor(problem, optimum.at, LOWEST_RATIO)
     return replace(optimum, at=kept), bool((kept.noise < optimum.at.noise).any())
@@ -413,12 +425,14 @@ def _tuned_at_mode(
     if not choice.tuned:
         return Optimum(Precisions(prior.precision, one), 0, True)
     if not by_evidence:  # half of what can be determined is
-        middle = torch.full_like(prior.precision, float(values.median().clamp_min(1e-300)))
-        return Optimum(Precisions(middle, one), 0, True)
+        middle = max(float(values.median()), indefinite.STIFFER * gaussian.positive_from, 1e-300)
+        return Optimum(Precisions(torch.full_like(prior.precision, middle), one), 0, True)
     problem = replace(
         gaussian, moments=loss.moments(gaussian.moments), counts=torch.zeros(1, dtype=torch.float64), one_by_one=True,
         tune_noise=False, prior_hyperprior=choice.hyperprior,
     )  # fmt: skip
+    if problem.positive_from > 0:
+        return indefinite.tuned(problem, Precisions(prior.precision, one), by_evidence)
     return evidence.maximise(problem, evidence.scan(problem, Precisions(prior.precision, one), 13))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 from typing import final
 
@@ -96,7 +97,7 @@ def seen(
         rows = _blocks(data, shape, full)
         whitened = rows * std
         inside = _coordinates(belief, whitened)
-        covariance = _remaining(belief, whitened, inside, k, full)
+        covariance = remaining(_prior(belief, whitened, full), _weighed(inside, full), k, full)
         found = (whitened.square().sum(2), covariance, (rows @ deviations).permute(2, 0, 1))
         parts.append(tuple(part.double() for part in found))
     prior_variance, covariance = (torch.cat([part[i] for part in parts]) for i in (0, 1))
@@ -149,15 +150,13 @@ def over_ratio(
         scaled = _blocks(data, shape, full) * std
         inside = _coordinates(whitened, scaled)
         kept = inside if grid is None else grid.products(inside, full)
-        parts.append((kept.double(), _outside(whitened, scaled, inside, full).double()))
-    inside, outside = (torch.cat(part) for part in zip(*parts, strict=True))
+        parts.append((kept.double(), _prior(whitened, scaled, full)))
+    inside, priors = torch.cat([part[0] for part in parts]), [part[1] for part in parts if part[1] is not None]
+    prior, nodes = torch.cat(priors).double() if priors else None, k if grid is None else grid.nodes
+    weighed = _weighed(inside, full) if grid is None else partial(torch.tensordot, inside, dims=1)
 
     def closed(ratio: float) -> Spread:
-        if grid is None:
-            left = _products(inside / (1 + ratio * k), inside, full)
-        else:
-            left = torch.tensordot(inside, 1 / (1 + ratio * grid.nodes), dims=1)
-        return _closed(ratio * (outside + left), shape, seed)
+        return _closed(ratio * remaining(prior, weighed, ratio * nodes, full), shape, seed)
 
     return closed
 
@@ -220,28 +219,29 @@ def _products(left: Tensor, right: Tensor, full: bool) -> Tensor:  # (b, c, r) -
     return left @ right.mT if full else (left * right).sum(2)
 
 
-def _remaining(whitened: Whitened, rows: Tensor, inside: Tensor, k: Tensor, full: bool) -> Tensor:
-    """What the data leave of the prior covariance of rows.
+def remaining(prior: Tensor | None, weighed: Callable[[Tensor], Tensor], k: Tensor, full: bool) -> Tensor:
+    """What the data leave of a prior covariance, with k times its precision added in each direction.
 
+    `weighed` sums what directions have in it, with a weight for each; prior=None says that they have all of it.
     Directions of small eigenvalues are known badly, and are left in the prior's part, from which k / (1 + k) of them is
     taken: their error counts no more than what the data say there. Others are taken out whole, so nothing cancels.
     """
     left = 1 / (1 + k)
-    if whitened.spectrum.complete:
-        return _products(inside * left, inside, full)
+    if prior is None:
+        return weighed(left)
     if full:
-        return _products(rows, rows, full) - _products(inside * (1 - left), inside, full)
-    squares, large = inside.square(), k >= 1
-    outside = (rows.square().sum(2) - squares @ large.to(squares)).clamp_min(0)
-    return (outside + squares @ torch.where(large, left, left - 1)).clamp_min(0)
+        return prior - weighed(1 - left)
+    large = k >= 1
+    outside = (prior - weighed(large.to(k))).clamp_min(0)
+    return (outside + weighed(torch.where(large, left, left - 1))).clamp_min(0)
 
 
-def _outside(whitened: Whitened, rows: Tensor, inside: Tensor, full: bool) -> Tensor:
-    """What rows have outside the spectrum, where the prior is left as it was."""
-    if whitened.spectrum.complete:
-        return rows.new_zeros(*rows.shape[:2], *rows.shape[1:2] if full else ())
-    left = _products(rows, rows, full) - _products(inside, inside, full)
-    return left if full else left.clamp_min(0)
+def _prior(whitened: Whitened, rows: Tensor, full: bool) -> Tensor | None:
+    return None if whitened.spectrum.complete else _products(rows, rows, full)
+
+
+def _weighed(inside: Tensor, full: bool) -> Callable[[Tensor], Tensor]:
+    return lambda weights: _products(inside * weights.to(inside), inside, full)
 
 
 def _sampled(
@@ -294,10 +294,5 @@ def _coordinates(whitened: Whitened, rows: Tensor) -> Tensor:  # (b, c, d) -> (b
 
 def variances(rows: Tensor, spectrum: Spectrum, k: Tensor) -> tuple[Tensor, Tensor]:
     """Prior and posterior variance of whitened rows: ‖φ‖², and φ (I + V diag(k) Vᵀ)⁻¹ φᵀ without cancellation."""
-    prior, left = rows.square().sum(1), 1 / (1 + k)
-    projected = spectrum.coordinates(rows).square()
-    if spectrum.complete:
-        return prior, projected @ left
-    large = k >= 1  # the others stay in the prior's part: see _remaining
-    outside = (prior - projected @ large.to(projected)).clamp_min(0)
-    return prior, (outside + projected @ torch.where(large, left, left - 1)).clamp_min(0)
+    prior, squares = rows.square().sum(1), spectrum.coordinates(rows).square()
+    return prior, remaining(None if spectrum.complete else prior, squares.matmul, k, full=False)

@@ -7,6 +7,7 @@ together, draw by draw: to round-off for Exact(), to their tolerance for the oth
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -44,13 +45,19 @@ STRUCTURED = (
     "a structured posterior (Diagonal, KFAC, EKFAC, LowRank) is not a sum over data that more could be added to: fit "
     "it again on all of them; a prior with the precision found here saves the search"
 )
+NO_DATA = "this posterior does not carry its training data, which that needs here: fit it again"
 
 
 def updated(posterior: Posterior, data: Any, *, retune: bool) -> Posterior:
     """The posterior of the data so far and more; see `Posterior.update`."""
-    from lapwing.bayes.posterior import assemble
-    from lapwing.bayes.solving import tune
+    check_changeable(posterior, retune)
+    more = observed(posterior, data)
+    like = _with_labels(posterior, posterior.tangent, more) if posterior.tangent else _with_numbers(posterior, more)
+    return finished(replace(like, diagnostics=_told(posterior, more)), retune=retune)
 
+
+def check_changeable(posterior: Posterior, retune: bool) -> None:
+    """Refuse a posterior that does not know enough of its data to be that of others."""
     known = posterior.statistics
     if isinstance(known, Approximate):
         raise ValueError(STRUCTURED)
@@ -62,9 +69,14 @@ def updated(posterior: Posterior, data: Any, *, retune: bool) -> Posterior:
             "retune=True is for Exact(), which knows the evidence at every precision: update without it, then "
             "`tune` on held-out data, or infer again"
         )
-    more = _more(posterior, data)
-    like = _with_labels(posterior, posterior.tangent, more) if posterior.tangent else _with_numbers(posterior, more)
-    told, prior, noise = like.diagnostics, posterior.prior, posterior.noise_precision
+
+
+def finished(like: Posterior, *, retune: bool) -> Posterior:
+    """A posterior whose statistics are those of other data than before, made whole; precisions stay or are retuned."""
+    from lapwing.bayes.posterior import assemble
+    from lapwing.bayes.solving import tune
+
+    told, prior, noise = like.diagnostics, like.prior, like.noise_precision
     before = str(told["tuned_by"]).removesuffix(", before the update")
     tuned_by = before if before == "given" else f"{before}, before the update"
     if retune and isinstance(like.statistics, tuple):
@@ -76,8 +88,8 @@ def updated(posterior: Posterior, data: Any, *, retune: bool) -> Posterior:
     return result
 
 
-def _more(posterior: Posterior, data: Any) -> LinearModel:
-    """More data as a linear model: of a pair of inputs and targets, of batches of such, or one that is there."""
+def observed(posterior: Posterior, data: Any) -> LinearModel:
+    """Data as a linear model: of a pair of inputs and targets, of batches of such, or one that is there."""
     if isinstance(data, LinearModel):
         return _checked(posterior, data)
     pair = isinstance(data, tuple) and len(data) == 2
@@ -128,21 +140,35 @@ def _checked(posterior: Posterior, more: LinearModel) -> LinearModel:
 
 def _with_numbers(posterior: Posterior, more: LinearModel) -> Posterior:
     """A posterior under Gaussian noise with new statistics, or a new sampler, not yet assembled."""
-    known, prior = posterior.statistics, posterior.prior
+    known = posterior.statistics
     whole = None if posterior.model is None else _joined(posterior.model, more)
-    like = replace(posterior, model=whole, diagnostics=_told(posterior, more), given=_given(posterior, whole))
+    like = replace(posterior, model=whole, given=_given(posterior, whole))
     if isinstance(known, tuple) and not isinstance(known[0].basis, Ritz):
         return replace(like, statistics=_appended(posterior, known, more))
     if whole is None:
-        raise ValueError("this posterior does not carry its training data, which updating needs here: fit it again")
+        raise ValueError(NO_DATA)
+    return replace(like, statistics=solved_again(posterior, whole))
+
+
+def solved_again(posterior: Posterior, model: LinearModel) -> tuple[Statistics, ...] | Sampler:
+    """What a matrix-free posterior would know of other data: from where it was, or from a new Krylov space."""
+    known = posterior.statistics
     if isinstance(known, Sampler):
-        return replace(like, statistics=_sampler(posterior, known, whole))
+        return _sampler(posterior, known, model)
     assert isinstance(known, tuple)
-    return replace(like, statistics=_space(posterior, known, whole, prior))
+    return _space(posterior, known, model, posterior.prior)
 
 
 def _with_labels(posterior: Posterior, loss: Tangent, more: LinearModel) -> Posterior:
-    """The same under another likelihood: its mode is found from the one before."""
+    def joined(old: LinearModel) -> LinearModel:
+        stored = isinstance(posterior.statistics, tuple)
+        return _joined(replace(old, features=_stored(old.features)) if stored else old, more)
+
+    return relabelled(posterior, loss, joined)
+
+
+def relabelled(posterior: Posterior, loss: Tangent, change: Callable[[LinearModel], LinearModel]) -> Posterior:
+    """A posterior under another likelihood with its data changed: its mode is found from the one before."""
     if loss.lost:
         raise ValueError("the file that this posterior was loaded from lacks the loss of its labels: fit it again")
     known, prior = posterior.statistics, posterior.prior
@@ -150,7 +176,7 @@ def _with_labels(posterior: Posterior, loss: Tangent, more: LinearModel) -> Post
     old = replace(
         loss.model, features=rows @ Diagonal(1 / prior.scale) if posterior.model is None else loss.model.features
     )
-    model = _joined(old if not isinstance(known, tuple) else replace(old, features=_stored(old.features)), more)
+    model = change(old)
     whole = tangent(model, prior)
     start = posterior.mean.double() / prior.scale
     inside = start if whole.row_space is None else whole.row_space.coordinates(start[None])[0]
@@ -160,22 +186,16 @@ def _with_labels(posterior: Posterior, loss: Tangent, more: LinearModel) -> Post
     else:
         outputs = (model.features @ posterior.centre.weights.to(model.features.like)).double() + _offset(model)
     curved = surrogate(model, outputs)
-    like = replace(
-        posterior, tangent=whole, at_mode=None, model=None if posterior.model is None else curved,
-        diagnostics=_told(posterior, more),
-    )  # fmt: skip
-    if isinstance(known, Sampler):
-        return replace(like, statistics=_sampler(posterior, known, curved))
-    assert isinstance(known, tuple)
-    if isinstance(known[0].basis, Ritz):
-        return replace(like, statistics=_space(posterior, known, curved, prior))
+    like = replace(posterior, tangent=whole, at_mode=None, model=None if posterior.model is None else curved)
+    if not isinstance(known, tuple) or isinstance(known[0].basis, Ritz):
+        return replace(like, statistics=solved_again(posterior, curved))
     noise, draws = Noise(posterior.seed), posterior.deviations.shape[1]
     return replace(like, statistics=summarise(curved, prior, side=None, noise=noise, draws=draws))
 
 
 def _appended(posterior: Posterior, known: tuple[Statistics, ...], more: LinearModel) -> tuple[Statistics, ...]:
     """Statistics of old and new rows together: the old ones compressed to as many as their rank."""
-    draws, first = posterior.deviations.shape[1], posterior.diagnostics["observations"]
+    draws, first = posterior.deviations.shape[1], rows_so_far(posterior)
     groups, size = more.gaussian.row_groups(more.targets), more.targets.numel()
     root, counts, given = row_weights(more).sqrt(), more.row_counts, more.gaussian.row_precision(more.targets)
     scaled = scaled_features(more.features, root, posterior.prior.scale)
@@ -260,6 +280,11 @@ def _stored(features: LinearOperator) -> LinearOperator:
 def _offset(model: LinearModel) -> Tensor:  # (n · m,)
     rows = model.features.shape[0]
     return torch.zeros(rows, dtype=torch.float64) if model.offset is None else model.offset.double()
+
+
+def rows_so_far(posterior: Posterior) -> int:
+    """Rows of the table of noise that are taken: those of data that were removed stay so."""
+    return posterior.diagnostics["observations"] + posterior.diagnostics.get("removed", 0)
 
 
 def _told(posterior: Posterior, more: LinearModel) -> dict[str, Any]:

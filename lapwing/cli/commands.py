@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lapwing.cli import console
+from lapwing.cli.jobs import Job
 
 if TYPE_CHECKING:
     from lapwing.records import Record
@@ -50,9 +51,16 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def _all(
+    context: typer.Context,
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
 ) -> None:
     del version
+    with console.guarded(False):
+        if Job.here().size > 1 and context.invoked_subcommand != "fit":
+            raise ValueError(
+                f"`lapwing {context.invoked_subcommand}` is no work for several processes, `lapwing fit` is: run it "
+                "without torchrun"
+            )
 
 
 @app.command(epilog="Example: lapwing fit model.py:make train.csv --weights weights.pt --validation held_out.csv")
@@ -85,6 +93,7 @@ def fit(
     ] = None,
     seed: Annotated[int, typer.Option(help="Of draws and of --hold-out.")] = 0,
     device: Device = "cpu",
+    memory: Annotated[str | None, typer.Option(help="What the fit may take, as 8GB; what is free if not said.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/NAME if not said.")] = None,
     name: Annotated[str | None, typer.Option(help="What to call the run.")] = None,
     table: Annotated[str, typer.Option(help="Predictions as csv or parquet.")] = "csv",
@@ -92,14 +101,18 @@ def fit(
     quiet: Annotated[bool, typer.Option(help="No progress.")] = False,
     debug: Debug = False,
 ) -> None:
-    """Put error bars on a trained network: writes posterior, record, predictions and page into a folder."""
+    """Put error bars on a trained network: writes posterior, record, predictions and page into a folder.
+
+    Started by torchrun, its processes share the data out.
+    """
     with console.guarded(debug):
         from lapwing.cli.fitting import Request
 
         columns = tuple(part.strip() for part in inputs.split(",")) if inputs else None
         request = Request(
             model, data, weights, target, columns, validation, test, ood, hold_out, likelihood, noise_std, draws, total,
-            seed, device, name or Path(data.rpartition(":")[2]).stem, shlex.join(["lapwing", *sys.argv[1:]]),
+            seed, Job.here().device(device), name or Path(data.rpartition(":")[2]).stem,
+            shlex.join(["lapwing", *sys.argv[1:]]), memory,
         )  # fmt: skip
         folder = out or Path("runs") / (request.name or "run")
         _fit(request, folder, table, json, quiet)
@@ -108,9 +121,13 @@ def fit(
 def _fit(request: Any, folder: Path, table: str, json: bool, quiet: bool) -> None:
     import lapwing.report as report
     from lapwing.cli import fitting, predicting, recording
+    from lapwing.linalg.ranks import RankFailed
 
     if table not in ("csv", "parquet"):
         raise ValueError(f"--table is csv or parquet, not {table!r}")
+    if not Job.here().first:  # its share of the work; the first says and writes what came of it
+        fitting.fit(request, fitting.Clock(lambda _phase, _share: None))
+        return
     writable(folder)
     with console.progress(quiet or json) as tell:
         clock = fitting.Clock(tell)
@@ -118,7 +135,7 @@ def _fit(request: Any, folder: Path, table: str, json: bool, quiet: bool) -> Non
             fitted = fitting.fit(request, clock)
             record, predicted = recording.record(fitted, request, clock)
             record = report.scored(record)
-        except (ValueError, MemoryError) as error:
+        except (ValueError, MemoryError, RankFailed) as error:
             _record_failure(request, folder, str(error))
             raise
         recording.save(fitted, record, request, folder)

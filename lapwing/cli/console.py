@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from lapwing.cli.jobs import Job
+
 FAILED, BUG, INTERRUPTED = 1, 3, 130
 
 
@@ -19,7 +21,8 @@ FAILED, BUG, INTERRUPTED = 1, 3, 130
 def guarded(debug: bool) -> Iterator[None]:
     """Errors as one line on standard error and an exit code; with `debug`, with their traceback."""
     try:
-        yield
+        with Job.here().ending_together():
+            yield
     except (ValueError, OSError, MemoryError) as error:
         _complain(error, str(error) or type(error).__name__, debug)
         raise SystemExit(FAILED) from None
@@ -27,15 +30,24 @@ def guarded(debug: bool) -> Iterator[None]:
         sys.stderr.write("lapwing: interrupted\n")
         raise SystemExit(INTERRUPTED) from None
     except Exception as error:
+        if _of_ranks(error):
+            _complain(error, str(error), debug)
+            raise SystemExit(FAILED) from None
         _complain(error, f"unexpected {type(error).__name__}: {error} (--debug shows where; please report it)", debug)
         raise SystemExit(BUG) from None
+
+
+def _of_ranks(error: Exception) -> bool:
+    """Whether the ranks of a job have lost each other; that error's module imports torch, so it is not imported."""
+    ranks = sys.modules.get("lapwing.linalg.ranks")
+    return ranks is not None and isinstance(error, ranks.RankFailed)
 
 
 def _complain(error: BaseException, words: str, debug: bool) -> None:
     if debug:
         traceback.print_exception(error)
     line = " ".join(words.split())
-    sys.stderr.write(f"lapwing: {line}\n")
+    sys.stderr.write(f"lapwing: {Job.here().name}{line}\n")
 
 
 @contextmanager

@@ -42,6 +42,7 @@ class Request:
     device: str = "cpu"
     name: str | None = None
     command: str = ""
+    memory: str | None = None
 
 
 @final
@@ -100,7 +101,8 @@ def fit(request: Request, clock: Clock) -> Fitted:
     with clock.phase("fitting"):
         posterior = lw.fit(
             model, training, likelihood, validation=held_out, draws=request.draws, seed=request.seed,
-            total=request.total, progress=lambda phase: clock.tell(f"fitting: {phase}" if phase else "fitting", None),
+            total=request.total, memory=request.memory,
+            progress=lambda phase: clock.tell(f"fitting: {phase}" if phase else "fitting", None),
         )  # fmt: skip
     return Fitted(posterior, model, found, train, sets)
 

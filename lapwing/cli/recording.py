@@ -66,6 +66,8 @@ def _choices(fitted: Fitted, request: Request) -> tuple[records.Choice, ...]:
         records.Choice("precision", f"by {how}", why),
         records.Choice("method", str(d.get("method", "")), str(d.get("why", ""))),
     ]
+    if d.get("ranks", 1) > 1:
+        choices.append(records.Choice("processes", str(d["ranks"]), "each with a share of the data, by torchrun"))
     if fitted.train.columns:
         asked = "as asked" if request.target else "the last column"
         choices.insert(1, records.Choice("target", f"column {fitted.train.target!r}", asked))

@@ -99,6 +99,14 @@ def modes(density: Tensor, *, least: float = 0.25) -> list[int]:
     return [place for place in range(n) if smooth[place] == wide[place] and smooth[place] > least * smooth.max()]
 
 
+def upside_down(model: SymmetryModel, images: Tensor) -> float:
+    """Share of pictures whose p(η | x̂) has two peaks, half a turn apart to within 15°."""
+    _, density = density_of_angle(model, model.prototype(images))
+    degrees = 360 / density.shape[1]
+    peaks = [modes(row) for row in density]
+    return sum(len(two) == 2 and abs((two[1] - two[0]) * degrees - 180) <= 15 for two in peaks) / len(peaks)
+
+
 def widths(model: SymmetryModel, images: Tensor, *, draws: int = 400, seed: int = 0) -> Tensor:
     """Half-width in degrees of 90 % of p(η | x̂) for each picture's prototype."""
     place = model.group.names.index("rotation")

@@ -12,7 +12,14 @@ PICTURES = {
     "lenet": (lambda seed=0: networks.lenet(5, channels=2, size=16, seed=seed), (3, 2, 16, 16)),
     "batchnorm_cnn": (lambda seed=0: networks.batchnorm_cnn(5, channels=2, width=4, seed=seed), (3, 2, 7, 9)),
     "transformer": (lambda seed=0: networks.transformer(5, channels=2, size=12, patch=4, seed=seed), (3, 2, 12, 12)),
+    "small batchnorm resnet": (lambda seed=0: networks.small_resnet("batchnorm", 5, width=4, seed=seed), (3, 1, 8, 10)),
+    "small pre-activation resnet": (
+        lambda seed=0: networks.small_resnet("pre-activation", 5, channels=2, width=4, seed=seed),
+        (3, 2, 8, 10),
+    ),
     "resnet20": (lambda seed=0: networks.resnet20(5, seed=seed), (3, 3, 16, 16)),
+    "resnet18": (lambda seed=0: networks.resnet18(5, width=4, seed=seed), (3, 3, 16, 16)),
+    "resnet50": (lambda seed=0: networks.resnet50(5, width=4, seed=seed), (3, 3, 16, 16)),
 }
 
 
@@ -55,6 +62,22 @@ class TestEveryNetwork:
         torch.testing.assert_close((forward * cotangent).sum(), expected)
 
 
+class TestFixup:
+    def test_starts_as_nothing_and_every_weight_counts_once_it_has_moved(self):
+        network, generator = networks.small_resnet("fixup", 5, width=4).double(), torch.Generator().manual_seed(0)
+        x = torch.rand(3, 1, 8, 10, generator=generator, dtype=torch.float64)
+        assert not bool(network(x).any())  # the head is zero
+        with torch.no_grad():
+            for weight in network.parameters():
+                weight.add_(0.3 * torch.randn(weight.shape, generator=generator, dtype=weight.dtype))
+        network(x).square().sum().backward()
+        assert all(bool(weight.grad.any()) for weight in network.parameters())
+
+    def test_an_unknown_kind_lists_those_there_are(self):
+        with pytest.raises(ValueError, match="there are batchnorm, pre-activation, fixup"):
+            networks.small_resnet("layernorm")
+
+
 def test_sizes():
     # counted by hand, layer by layer: weights and biases
     lenet = (25 * 6 + 6) + (6 * 25 * 16 + 16) + (16 * 25 * 120 + 120) + (120 * 84 + 84) + (84 * 10 + 10)
@@ -63,6 +86,26 @@ def test_sizes():
     transformer = (49 * 64 + 64) + 16 * 64 + 2 * attention + 2 * 64 + (64 * 10 + 10)
     assert len(flat(networks.transformer())) == transformer
     assert len(flat(networks.resnet20())) == 269_722
+
+
+def convolutions(*shapes: tuple[int, int, int]) -> int:
+    """Weights of convolutions (inputs, outputs, side) without biases, each with a BatchNorm."""
+    return sum(inputs * outputs * side**2 + 2 * outputs for inputs, outputs, side in shapes)
+
+
+def test_sizes_of_large_networks():
+    """By hand: 11.2 and 23.5 million for CIFAR-10."""
+    small = convolutions((3, 64, 3), *[(64, 64, 3)] * 4)
+    for width in (128, 256, 512):
+        small += convolutions((width // 2, width, 3), *[(width, width, 3)] * 3, (width // 2, width, 1))
+    assert len(flat(networks.resnet18())) == small + 512 * 10 + 10 == 11_173_962
+    large, inputs = convolutions((3, 64, 3)), 64
+    for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
+        large += convolutions((inputs, 4 * width, 1))
+        for _ in range(blocks):
+            large += convolutions((inputs, width, 1), (width, width, 3), (width, 4 * width, 1))
+            inputs = 4 * width
+    assert len(flat(networks.resnet50())) == large + 2048 * 10 + 10 == 23_520_842
 
 
 def test_attention_is_torchs():

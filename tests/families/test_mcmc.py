@@ -91,6 +91,23 @@ class TestSamplers:
         left = 0.05 * (math.log(50) - math.log(-math.log(0.8))) / steps**0.5
         assert abs(math.exp(-averaging.averaged) - 0.8) < left
 
+    def test_the_metric_is_of_one_mode_where_chains_are_in_several(self):
+        """Two modes a thousand widths apart, one chain in each: the step is as long as for a single mode."""
+        width = torch.tensor([0.5, 2.0, 1.0]).double()
+
+        def modes(at):
+            centre = torch.where(at[:, :1] > 0, 1000.0, -1000.0).double()
+            scaled = (at - centre) / width
+            return -scaled.square().sum(1) / 2, -scaled / width
+
+        start = torch.tensor([[-1000.0], [1000.0]]).double().expand(2, 3)
+        plan = {"warmup": 200, "draws": 4, "generator": torch.Generator().manual_seed(0)}
+        found = mcmc.HMC(max_steps=20).run(modes, start, **plan)
+        assert (found.positions[0] < 0).all()
+        assert (found.positions[1] > 0).all()
+        # with a metric of the width of both modes a step of one is a thousand too long
+        assert found.diagnostics["step_size"] > 0.1
+
     def test_infinite_densities_are_refused_at_the_start(self):
         with pytest.raises(ValueError, match="not finite where the chains start"):
             mcmc.HMC().run(

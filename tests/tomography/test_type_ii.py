@@ -22,7 +22,7 @@ from lapwing.tomography import (
 from lapwing.tomography.expected_tv import DifferenceMoments, Sweep
 from lapwing.tomography.studies import Plan, study
 from lapwing.tomography.type_ii.exact import ExactEvidence, exact
-from lapwing.tomography.type_ii.matrix_free import MatrixFree, gradient, matrix_free, system
+from lapwing.tomography.type_ii.matrix_free import MatrixFree, Probes, gradient, matrix_free, system
 from lapwing.tomography.type_ii.result import LOWEST_LOG_VARIANCE, Hyperprior, Parameters, notes
 from tests.tomography import problems
 
@@ -130,14 +130,30 @@ def test_p4_estimated_gradients_are_the_exact_ones(parts, generator, evidence_at
     vector = parameters.pack(0.04).requires_grad_()
     value = ExactEvidence.of(linear, evidence_at).log_evidence(*parameters.unpack(vector))
     (exactly,) = torch.autograd.grad(value, vector)
-    signs = (2 * torch.randint(2, (len(linear.targets), 100), generator=generator) - 1).double()
+    probes = Probes.of(linear, 100, generator)
     _, operator = system(linear, prior, 0.04)
     preconditioner = Nystrom.of(system(linear, prior, 0.04)[0], rank=20, shift=0.04, generator=generator)
-    found = gradient(linear, parameters, vector, signs, CG(1e-9, 500, preconditioner), evidence_at=evidence_at)
+    found = gradient(linear, parameters, vector, probes, CG(1e-9, 500, preconditioner), evidence_at=evidence_at)
     assert found.residual <= 1e-9
     assert ((found.value - exactly).abs() <= 3 * found.standard_error + 1e-6 * exactly.abs()).all()
     assert (found.standard_error <= 0.3 * exactly.abs().max()).all()
     assert operator.shape == (len(linear.targets),) * 2
+
+
+@pytest.mark.parametrize(("evidence_at", "angles"), [("mode", 4), ("weights", 4), ("mode", 9)])
+def test_exact_gradients_are_those_of_differences(evidence_at, angles):
+    linear = problems.linear(angles=angles)
+    known, parameters = ExactEvidence.of(linear, evidence_at), Parameters(problems.prior(linear.blocks), None)
+    vector = parameters.pack(0.04).requires_grad_()
+    (slopes,) = torch.autograd.grad(known.log_evidence(*parameters.unpack(vector)), vector)
+    step, eye = 1e-4, torch.eye(len(vector)).double()
+    for number, slope in enumerate(slopes):
+        ahead, behind = (
+            float(known.log_evidence(*parameters.unpack(vector.detach() + sign * step * eye[number])))
+            for sign in (1, -1)
+        )
+        # central differences: round-off of the value over the step, and a third derivative of order one times step²
+        assert float(slope) == pytest.approx((ahead - behind) / (2 * step), rel=1e-5, abs=1e-6)
 
 
 def test_p8_a_preconditioner_saves_two_thirds_of_the_steps(generator):

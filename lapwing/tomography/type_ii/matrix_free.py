@@ -60,6 +60,25 @@ class Gradient:
     residual: float  # the largest relative one
 
 
+@final
+@dataclass(frozen=True, eq=False)
+class Probes:
+    """Random signs over the data, and what the weights see of them: (A J)ᵀ signs, the same at every step."""
+
+    signs: Tensor  # (n, probes)
+    seen: Tensor  # (p, probes)
+
+    @staticmethod
+    def of(linear: Linearised, count: int, generator: Generator) -> Probes:
+        """One reverse pass for each."""
+        signs = (2 * torch.randint(2, (len(linear.targets), count), generator=generator) - 1).double()
+        return Probes(signs, _back(linear) @ signs)
+
+
+def _back(linear: Linearised) -> LinearOperator:
+    return (linear.projector.operator @ linear.jacobian).T
+
+
 def system(linear: Linearised, prior: FilterPrior, noise_variance: float) -> tuple[LinearOperator, LinearOperator]:
     """A J Σ Jᵀ Aᵀ, and the same plus the noise: products alone."""
     root = linear.projector.operator @ (linear.jacobian @ prior.root())
@@ -68,7 +87,7 @@ def system(linear: Linearised, prior: FilterPrior, noise_variance: float) -> tup
 
 
 def gradient(
-    linear: Linearised, parameters: Parameters, vector: Tensor, signs: Tensor, solver: CG, *,
+    linear: Linearised, parameters: Parameters, vector: Tensor, probes: Probes, solver: CG, *,
     evidence_at: EvidenceAt = "mode", start: Tensor | None = None,
 ) -> Gradient:  # fmt: skip
     """∂ log evidence / ∂ hyperparameters: ½ vᵀ ∂Σ v with Σ v = t, less ½ E[(Σ⁻¹ s)ᵀ ∂Σ s] over random signs s.
@@ -80,10 +99,9 @@ def gradient(
     prior, noise = parameters.unpack(at)
     fixed = FilterPrior(prior.blocks, prior.log_variance.detach(), prior.log_lengthscale.detach())
     _, operator = system(linear, fixed, float(noise.detach()))
-    columns = torch.cat([linear.targets[:, None], signs], dim=1)
-    solution = solver.solve(operator, columns, start)
-    back = (linear.projector.operator @ linear.jacobian).T
-    seen, right = back @ solution.x, back @ signs
+    signs, right = probes.signs, probes.seen
+    solution = solver.solve(operator, torch.cat([linear.targets[:, None], signs], dim=1), start)
+    seen = _back(linear) @ solution.x
     v, left = solution.x[:, :1], solution.x[:, 1:]
     terms = []
     for probe in range(signs.shape[1]):
@@ -132,8 +150,7 @@ def matrix_free(
     scale = starting_noise(linear) if noise_std is None else noise_std**2
     bounds = torch.tensor(parameters.bounds(scale), dtype=torch.float64)
     generator = Generator().manual_seed(how.seed)
-    n = len(linear.targets)
-    signs = (2 * torch.randint(2, (n, how.probes), generator=generator) - 1).double()
+    probes = Probes.of(linear, how.probes, generator)
     vector = parameters.pack(scale).requires_grad_()
     descent = torch.optim.Adam([vector], lr=how.learning_rate)
     schedule = torch.optim.lr_scheduler.StepLR(descent, max(1, how.steps // 3), 0.5)
@@ -143,9 +160,11 @@ def matrix_free(
         if how.rank and (preconditioner is None or step % how.refresh == 0):
             report(f"hyperparameters, step {step + 1} of {how.steps}: a preconditioner of rank {how.rank}")
             gram, _ = system(linear, current, float(noise))
-            preconditioner = Nystrom.of(gram, rank=min(how.rank, n), shift=float(noise), generator=generator)
+            preconditioner = Nystrom.of(
+                gram, rank=min(how.rank, len(linear.targets)), shift=float(noise), generator=generator
+            )
         solver = CG(how.rtol, how.max_cg_steps, preconditioner)
-        found = gradient(linear, parameters, vector, signs, solver, evidence_at=evidence_at, start=start)
+        found = gradient(linear, parameters, vector, probes, solver, evidence_at=evidence_at, start=start)
         start, cg_steps, residual = found.solutions, cg_steps + found.cg_steps, found.residual
         total = found.value + _hyper_gradient(hyperprior, parameters, vector)
         trace.append(Setting(current, float(noise) ** 0.5))

@@ -1,0 +1,148 @@
+"""A posterior without some of its data: those that were withdrawn, are out of date or turned out to be wrong.
+
+A datum of weight zero is no datum, so under a matrix-free method, and for the mode of labels, weights are set to zero
+and solves start from where they were. For Exact() under Gaussian noise what the data added is subtracted from the
+compressed statistics. Every other datum keeps its noise, so draws are those of a fit in which the removed ones weigh
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+from torch import Tensor
+
+from lapwing.bayes.linear_model import LinearModel
+from lapwing.bayes.noise import DATA, Noise
+from lapwing.bayes.statistics import Ritz, Statistics, row_weights, summarise
+from lapwing.bayes.updating import NO_DATA, check_changeable, finished, observed, relabelled, rows_so_far, solved_again
+from lapwing.linalg.operators import Dense
+from lapwing.linalg.spectral import Spectrum, cutoff
+
+if TYPE_CHECKING:
+    from lapwing.bayes.posterior import Posterior
+
+ROUND_OFF = 1e-9  # of the largest eigenvalue: data that were there leave none that is more negative
+
+
+def removed(posterior: Posterior, places: Any, data: Any, *, retune: bool) -> Posterior:
+    """The posterior without the data at some places; see `Posterior.remove`."""
+    check_changeable(posterior, retune)
+    known, m = posterior.statistics, posterior.outputs or 1
+    there = _places(places, rows_so_far(posterior) // m)
+    if posterior.tangent is not None:
+        like = relabelled(posterior, posterior.tangent, lambda model: _without(model, there))
+    elif posterior.model is None:
+        if data is None or not isinstance(known, tuple) or isinstance(known[0].basis, Ritz):
+            raise ValueError(NO_DATA if data is None else f"{NO_DATA}, or with Exact(), which takes them as `data`")
+        like = replace(posterior, statistics=_subtracted(posterior, known, _given(posterior, data, there), there))
+    else:
+        model = _without(posterior.model, there)
+        like = replace(posterior, model=model, statistics=_known_without(posterior, model, there))
+    told, size = posterior.diagnostics, len(there) * m
+    counts = {"observations": told["observations"] - size, "removed": told.get("removed", 0) + size}
+    return finished(replace(like, diagnostics={**told, **counts, "updates": told.get("updates", 0) + 1}), retune=retune)
+
+
+def _places(given: Any, n: int) -> Tensor:  # (k,)
+    """Places of data as distinct numbers in order."""
+    places = torch.as_tensor(given if isinstance(given, Tensor | Sequence) else list(given))
+    if places.dtype == torch.bool:
+        if places.shape != (n,):
+            raise ValueError(f"a mask of shape {tuple(places.shape)}, expected one value for each of {n} data")
+        places = places.nonzero()[:, 0]
+    if places.ndim != 1 or not len(places) or places.is_floating_point():
+        raise ValueError(f"expected the places of data to remove, as [3, 17], or a mask of them, got {given!r}")
+    if not bool(((places >= 0) & (places < n)).all()) or len(places.unique()) < len(places):
+        raise ValueError(f"places of data are distinct numbers from 0 to {n - 1}, got {places.tolist()}")
+    return places.sort().values
+
+
+def _without(model: LinearModel, places: Tensor) -> LinearModel:
+    if not bool((model.weights[places].reshape(len(places), -1) > 0).any(1).all()):
+        raise ValueError(f"some of {places.tolist()} weigh nothing: they were removed before, or never counted")
+    weights = model.weights.clone()
+    weights[places] = 0
+    return replace(model, weights=weights)  # refuses where nothing is left
+
+
+def _given(posterior: Posterior, data: Any, places: Tensor) -> LinearModel:
+    leaving = observed(posterior, data)
+    if len(leaving.targets) != len(places):
+        raise ValueError(f"{len(places)} places of data to remove, and {len(leaving.targets)} data for them")
+    return leaving
+
+
+def _known_without(posterior: Posterior, model: LinearModel, places: Tensor) -> Any:
+    known, before = posterior.statistics, posterior.model
+    if not isinstance(known, tuple) or isinstance(known[0].basis, Ritz):
+        return solved_again(posterior, model)
+    if "svd" in str(posterior.diagnostics["method"]):  # where differences of Gram matrices are too coarse
+        noise, draws = Noise(posterior.seed), posterior.deviations.shape[1]
+        return summarise(model, posterior.prior, side="svd", noise=noise, draws=draws)
+    assert before is not None
+    m = before.outputs
+    rows = torch.cat([before.features.rows(i * m, (i + 1) * m) for i in places.tolist()])
+    given = None if before.gaussian.noise_std is None else before.gaussian.std_of(before.targets.shape)[places]
+    likelihood = replace(before.gaussian, noise_std=given)
+    part = LinearModel(rows, before.targets[places], likelihood, weights=before.weights[places])
+    return _subtracted(posterior, known, part, places)
+
+
+def _subtracted(
+    posterior: Posterior, known: tuple[Statistics, ...], leaving: LinearModel, places: Tensor
+) -> tuple[Statistics, ...]:
+    """The statistics of each noise group less what some data added to them."""
+    m, draws = leaving.outputs, posterior.deviations.shape[1]
+    normals = torch.cat([Noise(posterior.seed, DATA).rows(i * m, (i + 1) * m, draws) for i in places.tolist()])
+    root, groups = row_weights(leaving).sqrt(), leaving.gaussian.row_groups(leaving.targets)
+    rows = root[:, None] * leaving.features.rows(0, leaving.features.shape[0]).double() * posterior.prior.scale
+    targets, counts = root * leaving.targets.reshape(-1).double(), leaving.row_counts
+    weight = counts * leaving.gaussian.row_precision(leaving.targets).log()
+    return tuple(
+        _less(
+            old, _Leaving(rows[of], targets[of], normals[of], float(counts[of].sum()), 0.5 * float(weight[of].sum())),
+            posterior.prior_noise(),
+        )
+        for old, of in ((old, groups == group) for group, old in enumerate(known))
+    )  # fmt: skip
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Leaving:
+    """Rows of one noise group, with weights and the prior's scale."""
+
+    rows: Tensor  # (k, d)
+    targets: Tensor  # (k,)
+    noise: Tensor  # (k, draws)
+    count: float
+    log_weight: float
+
+
+def _less(old: Statistics, leaving: _Leaving, prior_noise: Tensor) -> Statistics:
+    """G without some of its rows R: in the basis V of before, GᵀG − RᵀR and Gᵀ[y, ξ] − Rᵀ[y, ξ]."""
+    assert isinstance(old.basis, Spectrum)
+    inside, root = old.basis.coordinates(leaving.rows), old.values.sqrt()[:, None]
+    values, turn = torch.linalg.eigh(torch.diag(old.values) - inside.mT @ inside)
+    if len(values) and float(values[0]) < -ROUND_OFF * float(old.values.max()):
+        raise ValueError("these data are not among those that the posterior was given: only those can be removed")
+    kept = values > cutoff(old.values, old.basis.right.shape[0])
+    values, turn = values[kept], turn[:, kept]
+    right = old.basis.right
+    turned = Dense(right.matrix @ turn) if isinstance(right, Dense) else right @ Dense(turn.to(right.like))
+    before = root * torch.cat([old.targets[:, None], old.noise], dim=1)
+    going = inside.mT @ torch.cat([leaving.targets[:, None], leaving.noise], dim=1)
+    seen = values.rsqrt()[:, None] * (turn.mT @ (before - going))
+    length = old.remainder + float(old.targets @ old.targets) - float(leaving.targets @ leaving.targets)
+    basis = Spectrum(turned, values)
+    return Statistics(
+        basis=basis, values=values, targets=seen[:, 0],
+        remainder=max(length - float(seen[:, 0] @ seen[:, 0]), 0.0), noise=seen[:, 1:],
+        prior_noise=values.sqrt()[:, None] * basis.coordinates(prior_noise.mT).mT,
+        density=torch.ones_like(values), count=old.count - leaving.count,
+        log_weight=old.log_weight - leaving.log_weight,
+    )  # fmt: skip
