@@ -141,19 +141,16 @@ def cold_posterior(cells: dict, variational_cells: dict) -> str:
 
 def variational_cost(speed: dict, peers: dict) -> str:
     rows = [
-        [name, f"{r['ratio']:.2f}×", f"{peers[name]['result']['speedup']:.2f}×" if name in peers else "–",
-         f"{r['random_growth_bytes'] / max(r['plain_growth_bytes'], 1):.1f}×"]
-        for name, r in results(speed)
+        [name, f"{speed[name]['result']['ratio']:.2f}×" if name in speed else "–", f"{r['speedup']:.2f}×",
+         f"{memory_ratio(speed[name]['result']):.1f}×" if name in speed else "–"]
+        for name, r in results(peers)
     ]  # fmt: skip
-    return table(
-        [
-            "network",
-            "epoch over a deterministic one",
-            "faster than bayesian-torch by",
-            "memory over a deterministic epoch",
-        ],
-        rows,
-    )
+    columns = ("network", "epoch over a deterministic one", "faster than bayesian-torch by")
+    return table([*columns, "memory over a deterministic epoch"], rows)
+
+
+def memory_ratio(result: dict) -> float:
+    return result["random_growth_bytes"] / max(result["plain_growth_bytes"], 1)
 
 
 PUBLISHED = {
