@@ -223,7 +223,7 @@ class SmallResNet(nn.Module):
 
     def __init__(
         self, blocks: Sequence[nn.Module], before: nn.Module, after: nn.Module, width: int, ends: Sequence[int]
-    ):
+    ) -> None:
         super().__init__()
         channels, classes = ends
         self.stem, self.before = nn.Conv2d(channels, width, 3, padding=1, bias=False), before
