@@ -59,5 +59,7 @@ def test_a_cold_likelihood_leaves_the_prior_alone(digits, monkeypatch):
         assert seen["prior_precision"] == pytest.approx(precision)
         assert seen["temperature"] == 0.1
         if tempered == "likelihood":  # else from the prior that is given, which is not the one that is meant here
-            weights = torch.cat([weight.reshape(-1) for model in seen["start"] for weight in model.parameters()])
+            weights = torch.cat(
+                [weight.detach().reshape(-1) for model in seen["start"] for weight in model.parameters()]
+            )
             assert float(weights.square().mean()) == pytest.approx(0.2, rel=5 * (2 / len(weights)) ** 0.5)
