@@ -134,7 +134,7 @@ def cold_posterior(cells: dict, variational_cells: dict) -> str:
     rows += [
         [f"{name}, variational", f"{r['test_nll']:.3f}", f"{r['test_gibbs_nll']:.3f}", f"{r['test_accuracy']:.1%}",
          f"{r['test_ece']:.3f}", "–"]
-        for name, r in results(variational_cells) if name in ("N = 64, η = 1", "N = 256, η = 1")
+        for name, r in results(variational_cells) if name in ("N = 64, η = 1", "N = 64, η = 0.1")
     ]  # fmt: skip
     return table(["hidden units, temperature", "test NLL", "of single draws", "accuracy", "ECE", "largest R-hat"], rows)
 
@@ -250,8 +250,8 @@ One hidden layer on 6,000 MNIST images, 12 epochs, one seed; τ is tuned on 2,00
 
 {variational(parts["variational"])}
 
-The same networks by stochastic gradient Langevin dynamics at p(w | data)^(1/T), four chains from the prior; at T = η = 1
-both are after the same posterior.
+The same network by stochastic gradient Langevin dynamics, four chains: at (likelihood × prior)^(1/T), and at
+likelihood^(1/η) × prior, which is what a variational fit is after. At T = η = 1 all are after the same.
 
 {cold_posterior(parts["cold_posterior"], parts["variational"])}
 

@@ -44,3 +44,22 @@ def test_chains_are_colder_and_drift_alike(digits):
     noise = [float((end - ends[2]).square().mean().sqrt()) for end in ends[:2]]
     assert noise[0] / noise[1] == pytest.approx(500**0.5, rel=0.05)  # the drift is nearly linear over so few steps
     assert set(temperature.scores(cold, test, test)) >= {"nll", "gibbs_nll", "accuracy", "ece", "confidence"}
+
+
+def test_a_cold_likelihood_leaves_the_prior_alone(digits, monkeypatch):
+    """What the chains are given: (log likelihood + log prior) / T with a prior precision of T / s², so log prior / s²."""
+    seen = {}
+
+    def fit(model, data, likelihood, **options):
+        seen.update(options)
+
+    monkeypatch.setattr(temperature.mcmc, "fit", fit)
+    for tempered, precision in (("likelihood", 0.5), ("posterior", 5.0)):
+        temperature.by_langevin(digits[0], 16, 0.1, tempered=tempered)
+        assert seen["prior_precision"] == pytest.approx(precision)
+        assert seen["temperature"] == 0.1
+        if tempered == "likelihood":  # else from the prior that is given, which is not the one that is meant here
+            weights = torch.cat(
+                [weight.detach().reshape(-1) for model in seen["start"] for weight in model.parameters()]
+            )
+            assert float(weights.square().mean()) == pytest.approx(0.2, rel=5 * (2 / len(weights)) ** 0.5)
