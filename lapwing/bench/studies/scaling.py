@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ def run(cell: Cell, folder: Path) -> dict[str, float]:
     x, new = (torch.randn(rows, INPUTS, generator=generator) for rows in (size, NEW))
     with torch.no_grad():
         y = model(x) + torch.randn(size, OUTPUTS, generator=generator)
-        pass_over_data, pass_over_new = (seconds(lambda given=given: model(given))[0] for given in (x, new))
+        pass_over_data, pass_over_new = (seconds(partial(model, given))[0] for given in (x, new))
     options = _options(cell.method, model)
 
     def fitted() -> Any:
