@@ -309,7 +309,7 @@ class Basic(nn.Module):
         super().__init__()
         self.conv1, self.bn1 = nn.Conv2d(inputs, width, 3, stride, padding=1, bias=False), nn.BatchNorm2d(width)
         self.conv2, self.bn2 = nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)
-        self.shortcut = _one_pixel(inputs, width, stride)
+        self.shortcut = _projection(inputs, width, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, inputs, h, w) to (n, width, h / stride, w / stride)."""
@@ -327,7 +327,7 @@ class Bottleneck(nn.Module):
         self.conv1, self.bn1 = nn.Conv2d(inputs, width, 1, bias=False), nn.BatchNorm2d(width)
         self.conv2, self.bn2 = nn.Conv2d(width, width, 3, stride, padding=1, bias=False), nn.BatchNorm2d(width)
         self.conv3, self.bn3 = nn.Conv2d(width, 4 * width, 1, bias=False), nn.BatchNorm2d(4 * width)
-        self.shortcut = _one_pixel(inputs, 4 * width, stride)
+        self.shortcut = _projection(inputs, 4 * width, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, inputs, h, w) to (n, 4 · width, h / stride, w / stride)."""
@@ -335,7 +335,7 @@ class Bottleneck(nn.Module):
         return functional.relu(self.bn3(self.conv3(inner)) + self.shortcut(x))
 
 
-def _one_pixel(inputs: int, outputs: int, stride: int) -> nn.Module:
+def _projection(inputs: int, outputs: int, stride: int) -> nn.Module:
     if stride == 1 and inputs == outputs:
         return nn.Identity()
     return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
