@@ -8,6 +8,7 @@ import table_evidence as evidence
 import table_links as links
 import table_networks as networks
 import table_studies
+import table_tomography as tomography
 
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 
@@ -207,7 +208,7 @@ Rows made on the fly, by products alone: neither the features nor any block of a
 are the targets, their weights and temporaries of that length.
 
 {streaming(parts["streaming"])}
-{networks.page(parts)}{evidence.page(parts)}"""
+{networks.page(parts)}{evidence.page(parts)}{tomography.page(parts)}"""
 
 
 def pages() -> dict[Path, str]:

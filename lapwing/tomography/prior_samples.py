@@ -1,19 +1,15 @@
-"""What the priors believe images look like: total variation, filters with TV-PredCP, and independent filter taps."""
+"""What priors believe images look like: total variation, its Gaussian stand-in TV-PredCP, a linearised network."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import torch
 from torch import Generator, Tensor
 
 from lapwing.bayes.noise import Noise
-from lapwing.tomography.expected_tv import DifferenceMoments, TvPredCp, sweep
 from lapwing.tomography.filter_prior import FilterPrior
 from lapwing.tomography.linear import Linearised
-
-FACTORISED = 1e-2  # a lengthscale at which the taps of a filter are independent
 
 
 def tv_samples(
@@ -75,40 +71,36 @@ def _log_mean_exp(rise: Tensor) -> Tensor:
     return torch.where(small, rise / 2, safe.clamp_min(0) + (-torch.expm1(-safe.abs())).log() - safe.abs().log())
 
 
-def filter_samples(linear: Linearised, prior: FilterPrior, *, draws: int = 4, seed: int = 0) -> Tensor:
-    """J θ with filters θ from the prior: images as the linearised network makes them before any data, (draws, …)."""
+def predcp_samples(
+    size: int, rate: float, *, draws: int = 4, std: float = 1.0, seed: int = 0
+) -> Tensor:  # (draws, size, size)
+    """Images of mean zero from Gaussian processes whose expected total variation κ is exponential: TV-PredCP on pixels.
+
+    The covariance of two pixels is std² · exp(−distance / ℓ), so that κ = c · √(1 − exp(−1 / ℓ)) with c that of
+    independent pixels; every image has an ℓ of its own, where κ meets an exponential variable below c.
+    """
+    if size < 2 or draws < 1 or not (rate > 0 and std > 0):
+        raise ValueError(
+            f"size is {size}, draws {draws}, rate {rate} and std {std}: expected two pixels or more a side, one draw "
+            "or more, and positive numbers"
+        )
+    generator = Generator().manual_seed(seed)
+    largest = 2 * size * (size - 1) * 2 * std / math.sqrt(math.pi)
+    uniform = torch.rand(draws, generator=generator, dtype=torch.float64)
+    kappa = -torch.log1p(uniform * math.expm1(-rate * largest)) / rate
+    length = -1 / torch.log1p(-(kappa / largest).square())
+    axis = torch.arange(size, dtype=torch.float64)
+    places = torch.cartesian_prod(axis, axis)
+    apart = torch.cdist(places, places)
+    normals = torch.randn(draws, size * size, generator=generator, dtype=torch.float64)
+    nudge = 1e-10 * torch.eye(size * size, dtype=torch.float64)
+    roots = (torch.linalg.cholesky(torch.exp(-apart / one) + nudge) for one in length)
+    return std * torch.stack([root @ z for root, z in zip(roots, normals, strict=True)]).reshape(draws, size, size)
+
+
+def filter_samples(
+    linear: Linearised, prior: FilterPrior, *, draws: int = 4, seed: int = 0
+) -> Tensor:  # (draws, size, size)
+    """J θ with filters θ from their prior: images as the linearised network makes them before any data."""
     size = linear.projector.size
     return (linear.jacobian @ prior.draw(Noise(seed), draws)).mT.reshape(draws, size, size)
-
-
-def factorised(prior: FilterPrior) -> FilterPrior:
-    """The same variances with independent taps."""
-    return replace(prior, log_lengthscale=torch.full_like(prior.log_lengthscale, math.log(FACTORISED)))
-
-
-def predcp_lengthscales(
-    density: TvPredCp, moments: DifferenceMoments, prior: FilterPrior, *, seed: int = 0, points: int = 400
-) -> FilterPrior:
-    """The prior with every lengthscale drawn from the hyperprior: κ is exponential, and ℓ the place where it is met.
-
-    Where κ is not monotone in ℓ there is no such density, and the lengthscale stays.
-    """
-    generator = Generator().manual_seed(seed)
-    lengths = prior.log_lengthscale.clone()
-    for number, block in enumerate(prior.blocks):
-        uniform = torch.rand((), generator=generator, dtype=torch.float64)
-        seen = sweep(moments, prior, number, points) if block.side > 1 else None
-        if seen is not None and seen.monotone:
-            lengths[number] = _met(seen.kappa, seen.lengthscales.log(), density.rate, uniform)
-    return replace(prior, log_lengthscale=lengths)
-
-
-def _met(kappa: Tensor, logs: Tensor, rate: float, uniform: Tensor) -> Tensor:
-    """log ℓ at which κ is an exponential variable between its smallest and largest value."""
-    order = kappa.argsort()
-    kappa, logs = kappa[order], logs[order]
-    above = kappa - kappa[0]
-    aim = -torch.log1p(uniform * torch.expm1(-rate * above[-1])) / rate
-    right = torch.searchsorted(above, aim).clamp(1, len(above) - 1)
-    share = (aim - above[right - 1]) / (above[right] - above[right - 1]).clamp_min(1e-300)
-    return torch.lerp(logs[right - 1], logs[right], share.clamp(0, 1))

@@ -5,8 +5,7 @@ import math
 import pytest
 import torch
 
-from lapwing.tomography import TvPredCp, difference_moments, filter_samples, predcp_lengthscales, sweep, tv_samples
-from lapwing.tomography.prior_samples import factorised
+from lapwing.tomography import filter_samples, predcp_samples, tv_samples
 from tests.properties import check_covariance
 from tests.tomography import problems
 
@@ -44,30 +43,29 @@ def test_images_of_the_filters_have_their_covariance():
     linear = problems.linear()
     prior = problems.prior(linear.blocks)
     J = problems.dense_jacobian(linear.reconstruction)
-    for of in (prior, factorised(prior)):
-        expected = J @ problems.dense_covariance(linear.reconstruction.model, of) @ J.mT
-        kept = expected.diagonal() > 1e-8 * expected.diagonal().max()
-        drawn = filter_samples(linear, of, draws=3000).reshape(3000, -1)
-        check_covariance(drawn[:, kept].mT, expected[kept][:, kept])
+    expected = J @ problems.dense_covariance(linear.reconstruction.model, prior) @ J.mT
+    kept = expected.diagonal() > 1e-8 * expected.diagonal().max()
+    drawn = filter_samples(linear, prior, draws=3000).reshape(3000, -1)
+    check_covariance(drawn[:, kept].mT, expected[kept][:, kept])
 
 
-def test_lengthscales_of_the_hyperprior_make_kappa_exponential():
-    linear = problems.linear()
-    prior, moments = problems.prior(linear.blocks), difference_moments(linear)
-    number = 1
-    seen = sweep(moments, prior, number)
-    low, high = float(seen.kappa.min()), float(seen.kappa.max())
-    rate = 2 / (high - low)
-    draws = [predcp_lengthscales(TvPredCp(rate), moments, prior, seed=seed, points=40) for seed in range(60)]
-    kappas = torch.stack([moments.kappa(found, number) for found in draws])
-    share = (1 - torch.exp(-rate * (kappas - low))) / (1 - math.exp(-rate * (high - low)))  # uniform, if all is well
-    ordered = share.sort().values
-    gap = (ordered - (torch.arange(60) + 0.5) / 60).abs().max()
-    assert gap <= 1.95 / 60**0.5  # Kolmogorov's distance, at one in a thousand
-    points = [i for i, block in enumerate(prior.blocks) if block.side == 1]
-    assert torch.equal(draws[0].log_lengthscale[points], prior.log_lengthscale[points])
+def test_gaussian_images_have_an_expected_tv_that_is_exponential():
+    """The mean over ℓ of E[TV | ℓ] is that of an exponential variable cut off where pixels are independent."""
+    size, draws, std = 5, 4000, 0.7
+    largest = math.sqrt(2 / math.pi) * 2 * size * (size - 1) * math.sqrt(2) * std  # differences of variance 2 std²
+    rate = 3 / largest
+    x = predcp_samples(size, rate, draws=draws, std=std, seed=2)
+    totals = x.diff(dim=1).abs().sum((1, 2)) + x.diff(dim=2).abs().sum((1, 2))
+    expected = (1 - 4 * math.exp(-3)) / (1 - math.exp(-3)) / rate
+    assert abs(float(totals.mean()) - expected) <= 5 * float(totals.std()) / draws**0.5
+    variance = x.square().mean((1, 2))  # pixels of an image are dependent, images are not
+    assert abs(float(variance.mean()) - std**2) <= 5 * float(variance.std()) / draws**0.5
+    rough, smooth = (predcp_samples(size, r, draws=50).diff(dim=1).abs().mean() for r in (1e-3, 10.0))
+    assert smooth < 0.2 * rough
 
 
 def test_bad_input_is_explained():
     with pytest.raises(ValueError, match="weight 0"):
         tv_samples(3, 0)
+    with pytest.raises(ValueError, match="rate 0"):
+        predcp_samples(3, 0)
