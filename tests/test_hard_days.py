@@ -8,6 +8,9 @@ from torch import nn
 
 import lapwing as lw
 from lapwing.bayes import spreads, tuning
+from lapwing.bayes.laplace import Known
+from lapwing.bayes.statistics import Ritz
+from lapwing.linalg import krylov
 from lapwing.linalg.operators import Dense
 from tests.network.networks import normal
 
@@ -181,3 +184,17 @@ def test_single_precision_against_double(method, labels):
     assert all(fit.diagnostics["converged"] for fit in results)
     # the same noise behind every draw, so they differ by solver errors and by eps of single precision in the products
     assert float((found - expected).abs().max() / spread) <= 10 * sum(told) + 1e-3
+
+
+@pytest.mark.parametrize("decades", [0, 4])
+@pytest.mark.parametrize("shape", [(40, 90), (90, 40)], ids=["wide", "tall"])
+def test_a_space_in_single_precision_preconditions_what_it_barely_knows(shape, decades):
+    """Where data say 1e8 times more than the prior, directions known to 1e-7 must not be taken out twice."""
+    n, d = shape
+    values = torch.logspace(0, -decades, 40, dtype=torch.float64)
+    features = Dense((orthonormal(n, 40, 1) * values @ orthonormal(d, 40, 2).mT).float())
+    block = krylov.Block(normal(d, 2, seed=3), normal(n, 2, seed=4), normal(n, 1, seed=5))
+    space = krylov.grow(features, block, 6)
+    inverse = Known(Ritz(space, features, 1e-2, None), space.ritz / 1e-8).solve(torch.eye(d, dtype=torch.float64))
+    eps = torch.finfo(torch.float32).eps
+    assert float(torch.linalg.eigvalsh((inverse + inverse.mT) / 2).min()) > eps**0.5
