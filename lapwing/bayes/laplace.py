@@ -169,8 +169,8 @@ class Tangent:
 class Known:
     """Preconditioner of the loss's Hessian by a Krylov space of it at other outputs: I − V diag(k / (1 + k)) Vᵀ.
 
-    V is orthonormal to the precision of the features, and worse where k is small beside the largest: no more is taken out
-    than leaves the rest positive.
+    V is orthonormal to the precision of the features, and worse where k is small beside the largest: no more is taken
+    out than leaves the rest positive.
     """
 
     ritz: Ritz
