@@ -5,6 +5,7 @@ The table of Immer et al. (2021), in small: three convolutions and three linear 
 temperature; 1,000 test images are scored once, and told from MNIST's. A Kronecker posterior sees all training images;
 the exact one a few of them, counted as all. Networks are drawn from the Kronecker posterior: at the precision tuned
 for the linearised network, and at one tuned for themselves, which can be so stiff that they are the network alone.
+After 10 epochs the network still underfits its training images (85 % right).
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from typing import Any
 import harness
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 import lapwing as lw
 from lapwing import metrics
@@ -30,14 +30,12 @@ from lapwing.families import temperature
 Pair = tuple[Tensor, Tensor]
 MULTIPLES = tuple(10.0**power for power in range(7))  # of the linearised precision, for drawn networks
 FULL = {"train": 10_000, "epochs": 10, "held_out": 400, "test": 1000, "few": 60}
-SMALL = {"train": 300, "epochs": 1, "held_out": 20, "test": 20, "few": 4}
+SMALL = {"train": 100, "epochs": 1, "held_out": 6, "test": 10, "few": 2}
 CELLS: dict[str, dict[str, Any]] = {
     "fashion, small": {"name": "fashion", "seed": 0, **SMALL},
     "fashion, seed 0": {"name": "fashion", "seed": 0, **FULL},
-    "fashion, seed 1": {"name": "fashion", "seed": 1, **FULL},
-    "fashion, seed 2": {"name": "fashion", "seed": 2, **FULL},
 }
-SOURCES = {"fashion": (data.fashion_mnist, 60_000), "cifar": (data.cifar10_jpeg, 25_000)}
+SOURCES = {"fashion": (data.fashion_mnist, 60_000)}
 
 
 def measure(name: str, seed: int, train: int, epochs: int, held_out: int, test: int, few: int) -> dict[str, Any]:
@@ -65,7 +63,7 @@ def measure(name: str, seed: int, train: int, epochs: int, held_out: int, test: 
         "linearised, KFAC": factored.predict,
         "linearised, exact on a few": exact.predict,
     }
-    found = {road: scored(predict, task.test, foreign(name, test)) for road, predict in roads.items()}
+    found = {road: scored(predict, task.test, data.mnist(1, test).test[0]) for road, predict in roads.items()}
     ends = [*list(spent.values())[1:], time.process_time()]
     spent = {part: round(end - start, 1) for (part, start), end in zip(spent.items(), ends, strict=True)}
     rival = found["MAP"]["each"]
@@ -101,13 +99,6 @@ def posterior(model: nn.Module, pair: Pair, validation: Pair, seed: int, **optio
 
 def held_out_nll(found: lw.Posterior, validation: Pair) -> float:
     return metrics.nll(found.predict_unlinearised(validation[0]).probs.double(), validation[1])
-
-
-def foreign(name: str, count: int) -> Tensor:
-    if name == "fashion":
-        return data.mnist(1, count).test[0]
-    grey = data.fashion_mnist(1, count).test[0]
-    return functional.pad(grey, (2, 2, 2, 2)).expand(-1, 3, -1, -1)
 
 
 def fitted(model: nn.Module, pair: Pair) -> float:

@@ -22,15 +22,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import fuzz_readers
 import harness
 import numpy as np
 import torch
+from fuzz_readers import Check, network, sound
 
 SECONDS, BYTES = 10, 2 * 2**30
 FORBIDDEN = ("os.system", "os.exec", "os.posix_spawn", "os.fork", "subprocess.Popen", "socket.connect", "ctypes.dlopen")
 LARGE = (0, 1, -1, 2**31, 2**32 - 1, 2**62, 10**18, 10**30, 1e308, -1e-308)
 ODD = (*LARGE, None, True, "", "inf", "nan", [], {}, "\0", "../../etc/passwd", [[[[]]]], {"array": "record"})
-Check = Callable[[Path], None]  # reads a file, and raises AssertionError where what it gives is not sound
 
 
 class Hang(Exception):
@@ -131,12 +132,6 @@ def in_safetensors(content: bytes, random: np.random.Generator) -> bytes:
     return struct.pack("<Q", len(text)) + text + body
 
 
-def network() -> torch.nn.Module:
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2)).double().eval()
-
-
 def posteriors(folder: Path) -> tuple[list[bytes], Check]:
     import lapwing as lw
 
@@ -205,11 +200,6 @@ def archives(folder: Path) -> tuple[list[bytes], Check]:
     return [(folder / f"{i}.npz").read_bytes() for i in range(3)], check
 
 
-def sound(found: Any) -> None:
-    assert len(found.inputs) == len(found.targets)
-    assert np.isfinite(found.inputs).all()
-
-
 def tables(folder: Path) -> tuple[list[bytes], Check]:
     del folder
     from lapwing.cli import data
@@ -246,6 +236,7 @@ READERS: dict[str, tuple[Callable[[Path], tuple[list[bytes], Check]], str, Any]]
     "npz": (archives, "file.npz", in_archive),
     "csv": (tables, "file.csv", None),
     "idx": (idx_files, "file.gz", None),
+    **fuzz_readers.readers(odd, in_archive),
 }
 
 
@@ -336,6 +327,13 @@ CELLS = {
     "npz": {"reader": "npz", "cases": 2_000, "seed": 0},
     "csv": {"reader": "csv", "cases": 1_500, "seed": 0},
     "idx": {"reader": "idx", "cases": 1_500, "seed": 0},
+    "pictures": {"reader": "pictures", "cases": 1_500, "seed": 0},
+    "dicom": {"reader": "dicom", "cases": 1_500, "seed": 0},
+    "parquet": {"reader": "parquet", "cases": 1_500, "seed": 0},
+    "weights": {"reader": "weights", "cases": 1_500, "seed": 0},
+    "checkpoint": {"reader": "checkpoint", "cases": 500, "seed": 0},
+    "variational": {"reader": "variational", "cases": 1_000, "seed": 0},
+    "run": {"reader": "run", "cases": 1_000, "seed": 0},
 }
 CELLS = {"a few idx files": {"reader": "idx", "cases": 100, "seed": 1}, **CELLS}
 

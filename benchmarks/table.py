@@ -4,9 +4,11 @@ import sys
 from pathlib import Path
 
 import harness
+import table_evidence as evidence
 import table_links as links
 import table_networks as networks
 import table_studies
+import table_tomography as tomography
 
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 
@@ -206,7 +208,7 @@ Rows made on the fly, by products alone: neither the features nor any block of a
 are the targets, their weights and temporaries of that length.
 
 {streaming(parts["streaming"])}
-{networks.page(parts)}"""
+{networks.page(parts)}{evidence.page(parts)}{tomography.page(parts)}"""
 
 
 def pages() -> dict[Path, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import math
+import warnings
 import zipfile
 import zlib
 from collections.abc import Iterable
@@ -69,6 +70,34 @@ def read_idx(path: Path, *, limit: float) -> np.ndarray:
             return _idx(file, limit)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ValueError(f"it is damaged ({error})") from None
+
+
+def check_archive(path: Path, *, limit: float) -> None:
+    """Raise where a file is an archive, as torch's are, that would unpack to more than `limit` bytes."""
+    if not zipfile.is_zipfile(path):
+        return
+    try:
+        with zipfile.ZipFile(path) as file:
+            _entries(file, limit)
+    except (_Unfit, OSError) as error:
+        raise ValueError(str(error)) from None
+    except Exception as error:  # zipfile and struct each have their own
+        raise ValueError(f"it is damaged ({error})") from None
+
+
+def check_picture(path: Path, *, limit: float) -> None:
+    """Raise where the pixels of a picture, which its header tells, would take more than `limit` bytes."""
+    from PIL import Image
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the limit is ours
+        try:
+            with Image.open(path) as picture:
+                size = 8.0 * math.prod(picture.size) * len(picture.getbands())
+        except Exception as error:  # every format has its own
+            raise ValueError(f"it is no picture that can be read ({str(error)[:80]})") from None
+    if size > limit:
+        raise ValueError(f"its pixels would take {size / 1e9:.2f} GB, more than the {limit / 1e9:.2f} GB allowed")
 
 
 def _idx(file: IO[bytes] | gzip.GzipFile, limit: float) -> np.ndarray:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -19,7 +20,9 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.func import functional_call
 
+from lapwing.arrays import check_archive
 from lapwing.bayes.likelihoods import Categorical, Curved, Likelihood
+from lapwing.linalg.memory import available_bytes
 from lapwing.linalg.progress import Report, reporter
 from lapwing.network.shuffling import Source
 
@@ -337,17 +340,29 @@ class _Run:
         if self.checkpoint is None or not self.checkpoint.exists():
             return 0
         try:
-            content = torch.load(self.checkpoint, weights_only=True)
-            found = content["settings"]
+            check_archive(self.checkpoint, limit=available_bytes() / 2)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # on unusual pickles, which are refused anyway
+                content = torch.load(self.checkpoint, weights_only=True)
+            found = dict(content["settings"])
         except Exception as error:
             raise ValueError(f"cannot read the checkpoint {self.checkpoint}: delete it to start anew") from error
-        different = sorted(key for key in self.settings | found if self.settings.get(key) != found.get(key))
+        self._check_own(found)
+        try:
+            return self._restored(content, generator, epochs)
+        except (LookupError, TypeError, AttributeError, RuntimeError) as error:
+            raise ValueError(f"the checkpoint {self.checkpoint} is damaged: delete it to start anew") from error
+
+    def _check_own(self, found: dict[str, Any]) -> None:
+        different = sorted(str(key) for key in self.settings | found if self.settings.get(key) != found.get(key))
         if different:
             raise ValueError(
                 f"the checkpoint {self.checkpoint} is of another run: {', '.join(different)} differ "
                 f"({[found.get(key) for key in different]} there, {[self.settings.get(key) for key in different]} "
                 "here); delete it to start anew, or use another file"
             )
+
+    def _restored(self, content: dict[str, Any], generator: Generator, epochs: int) -> int:
         if len(content["curve"]) > epochs:
             raise ValueError(
                 f"the checkpoint {self.checkpoint} is {len(content['curve'])} epochs old and {epochs} were asked for: "

@@ -12,10 +12,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from lapwing import arrays
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
 
 
 @pytest.mark.parametrize("reader", ["posterior", "record", "npz", "csv", "idx"])
@@ -30,6 +32,63 @@ def test_readers_refuse_or_are_right(reader):
     assert found["wrong"] == 0, found
     assert found["executed"] == 0
     assert found["refused"] > 30
+
+
+def test_more_readers_refuse_or_are_right():
+    """One process for all of these."""
+    code = (
+        "import bench_fuzz, fuzz_readers, json; "
+        "print(json.dumps({name: bench_fuzz.measure(name, 50, 7) for name in fuzz_readers.readers(None, None)}))"
+    )
+    finished = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], cwd=BENCHMARKS, capture_output=True, text=True, timeout=120,
+        check=False,
+    )  # fmt: skip
+    assert finished.returncode == 0, finished.stderr[-2000:]
+    for name, found in json.loads(finished.stdout.splitlines()[-1]).items():
+        assert found["wrong"] == found["executed"] == 0, (name, found)
+        assert found["refused"] > 25, (name, found)
+
+
+def test_pictures_and_weights_that_are_bombs(tmp_path):
+    """Small files that say they hold 12,000 × 12,000 pixels, or unpack to 128 MB of zeros, with 100 MB of memory."""
+    from PIL import Image
+
+    from lapwing.cli import data, models
+    from lapwing.linalg import memory
+    from lapwing.tomography.scanning import images
+
+    (tmp_path / "one").mkdir()
+    Image.new("1", (12_000, 12_000)).save(tmp_path / "one" / "bomb.png")
+    with zipfile.ZipFile(tmp_path / "bomb.pt", "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("archive/data.pkl", bytes(2**27))
+    assert max(path.stat().st_size for path in (tmp_path / "one" / "bomb.png", tmp_path / "bomb.pt")) < 2**18
+    with memory.within(1e8):
+        with pytest.raises(ValueError, match=r"its pixels would take 1.15 GB"):
+            data.read(str(tmp_path))
+        with pytest.raises(ValueError, match=r"its pixels would take 1.15 GB"):
+            images.read(tmp_path / "one" / "bomb.png")
+        with pytest.raises(ValueError, match=r"would take 0.13 GB"):
+            models.load_weights(torch.nn.Identity(), str(tmp_path / "bomb.pt"))
+
+
+def test_dicom_files_that_are_bombs(tmp_path):
+    import fuzz_readers
+    import pydicom
+
+    from lapwing.linalg import memory
+    from lapwing.tomography.scanning import images
+
+    whole = fuzz_readers.dicom(tmp_path)[0][0]
+    assert float(images.read(tmp_path / "0.dcm").max()) == 1
+    (tmp_path / "many.dcm").write_bytes(whole.replace(b"\x28\0\x10\0US\x02\0\x09\0", b"\x28\0\x10\0US\x02\0\xff\xff"))
+    with memory.within(1e6), pytest.raises(ValueError, match="65535 × 9 × 1 × 1 values, more than there is room for"):
+        images.read(tmp_path / "many.dcm")
+    deflated = pydicom.dcmread(tmp_path / "0.dcm")
+    deflated.file_meta.TransferSyntaxUID = pydicom.uid.DeflatedExplicitVRLittleEndian
+    deflated.save_as(tmp_path / "deflated.dcm")
+    with pytest.raises(ValueError, match="could unpack to any size"):
+        images.read(tmp_path / "deflated.dcm")
 
 
 def npz(**entries: bytes) -> bytes:

@@ -7,7 +7,10 @@ import torch
 from torch import nn
 
 import lapwing as lw
-from lapwing.bayes import spreads, tuning
+from lapwing.bayes import classification, spreads, tuning
+from lapwing.bayes.laplace import Known
+from lapwing.bayes.statistics import Ritz
+from lapwing.linalg import krylov
 from lapwing.linalg.operators import Dense
 from tests.network.networks import normal
 
@@ -181,3 +184,32 @@ def test_single_precision_against_double(method, labels):
     assert all(fit.diagnostics["converged"] for fit in results)
     # the same noise behind every draw, so they differ by solver errors and by eps of single precision in the products
     assert float((found - expected).abs().max() / spread) <= 10 * sum(told) + 1e-3
+
+
+@pytest.mark.parametrize("decades", [0, 4])
+@pytest.mark.parametrize("shape", [(40, 90), (90, 40)], ids=["wide", "tall"])
+def test_a_space_in_single_precision_preconditions_what_it_barely_knows(shape, decades):
+    """Where data say 1e8 times more than the prior, directions known to 1e-7 must not be taken out twice."""
+    n, d = shape
+    values = torch.logspace(0, -decades, 40, dtype=torch.float64)
+    features = Dense((orthonormal(n, 40, 1) * values @ orthonormal(d, 40, 2).mT).float())
+    block = krylov.Block(normal(d, 2, seed=3), normal(n, 2, seed=4), normal(n, 1, seed=5))
+    space = krylov.grow(features, block, 6)
+    inverse = Known(Ritz(space, features, 1e-2, None), space.ritz / 1e-8).solve(torch.eye(d, dtype=torch.float64))
+    eps = torch.finfo(torch.float32).eps
+    assert float(torch.linalg.eigvalsh((inverse + inverse.mT) / 2).min()) > eps**0.5
+
+
+def test_a_preconditioner_that_is_none_costs_steps_and_not_the_mode():
+    class Wrong:
+        def solve(self, x: torch.Tensor) -> torch.Tensor:
+            return -x
+
+    model = lw.LinearModel(normal(30, 5, seed=1), (normal(30, seed=2) > 0).double(), lw.Bernoulli())
+    loss = lw.infer(model, prior=lw.Isotropic(0.5)).tangent.loss(torch.ones(5, dtype=torch.float64))
+    start = torch.zeros(5, dtype=torch.float64)
+    outputs = loss.features @ start[:, None]
+    gradient = normal(5, seed=3)
+    found, _ = classification._by_cg(loss, outputs[:, 0], gradient, 1e-20, Wrong())
+    expected = torch.linalg.solve(loss.hessian(outputs[:, 0]).dense(), gradient)  # dense, by another route
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-8)

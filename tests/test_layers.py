@@ -14,7 +14,7 @@ ALLOWED = {
     "bayes": {"atomic", "linalg"},
     "linear": {"linalg", "bayes"},
     "network": {"linalg", "bayes"},
-    "training": {"linalg", "bayes", "network"},
+    "training": {"arrays", "linalg", "bayes", "network"},
     "families": {"linalg", "bayes", "network", "training"},
     "tomography": {"arrays", "linalg", "bayes", "network", "training", "report"},
     "symmetry": {"atomic", "linalg", "bayes", "network", "training", "report"},

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lapwing.bayes.likelihoods import Categorical, Curved
 from lapwing.linalg.operators import BLOCK_ELEMENTS, Diagonal, LinearOperator, gram, row_blocks
-from lapwing.linalg.solvers import CG, NotConverged, Preconditioner, Solution
+from lapwing.linalg.solvers import CG, NotConverged, NotPositive, Preconditioner, Solution
 
 DENSE_SIZE = 1500  # Newton steps by Cholesky up to so many weights,
 DENSE_WORK = 2**33  # and up to so many multiplications for a Hessian: about half a second
@@ -274,10 +274,16 @@ def _by_cg(
     loss: Loss, outputs: Tensor, gradient: Tensor, gap: float, preconditioner: Preconditioner | None
 ) -> tuple[Tensor, float]:  # (p,)
     """An inexact Newton direction, and the passes it took; its tolerance falls with the gap: superlinear."""
-    if preconditioner is None:
-        ones = torch.ones(loss.features.shape[1], dtype=torch.float64)
-        preconditioner = Jacobi(loss.diagonal(outputs) if loss.features.squares_are_cheap else ones)
-    found = CG(min(0.1, gap**0.5), preconditioner=preconditioner).solve(loss.hessian(outputs), gradient[:, None])
+    curvature, rtol = loss.hessian(outputs), min(0.1, gap**0.5)
+    if preconditioner is not None:
+        try:
+            found = CG(rtol, preconditioner=preconditioner).solve(curvature, gradient[:, None])
+            return found.x[:, 0], found.passes
+        except NotPositive:  # a space of products in single precision may know less than nothing of some directions
+            pass
+    ones = torch.ones(loss.features.shape[1], dtype=torch.float64)
+    plain = Jacobi(loss.diagonal(outputs) if loss.features.squares_are_cheap else ones)
+    found = CG(rtol, preconditioner=plain).solve(curvature, gradient[:, None])
     return found.x[:, 0], found.passes
 
 

@@ -98,11 +98,11 @@ def save(posterior: Posterior, path: Path | str) -> Path:
         tensors |= {f"curve.{name}": value for name, value in parts.items() if value is not None}
     whole = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
     header = json.dumps(plain, default=str)
-    write_atomically(path, serialise(whole, {"lapwing": header, "checksum": _checksum(header, whole)}))
+    write_atomically(path, serialise(whole, {"lapwing": header, "checksum": checksum(header, whole)}))
     return path
 
 
-def _checksum(header: str, tensors: dict[str, Tensor]) -> str:
+def checksum(header: str, tensors: dict[str, Tensor]) -> str:
     """Of every value in a file, so that a damaged one is not taken for a posterior."""
     digest = hashlib.blake2b(header.encode(), digest_size=16)
     for name in sorted(tensors):
@@ -164,7 +164,7 @@ def read(path: Path | str) -> Stored:
             f"{path}: format {number!r}, this lapwing reads formats {READABLE[0]} to {FORMAT}: use the version that "
             "wrote it"
         )
-    if number > 1 and metadata.get("checksum") != _checksum(header, tensors):
+    if number > 1 and metadata.get("checksum") != checksum(header, tensors):
         raise ValueError(f"{path}: a damaged file, the checksum of its content differs: copy it again, or fit again")
     return Stored(path, tensors, plain)
 

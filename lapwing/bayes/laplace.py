@@ -184,7 +184,11 @@ class Tangent:
 @final
 @dataclass(frozen=True, eq=False)
 class Known:
-    """Preconditioner of the loss's Hessian by a Krylov space of it at other outputs: I − V diag(k / (1 + k)) Vᵀ."""
+    """Preconditioner of the loss's Hessian by a Krylov space of it at other outputs: I − V diag(k / (1 + k)) Vᵀ.
+
+    V is orthonormal to the precision of the features, and worse where k is small beside the largest: no more is taken
+    out than leaves the rest positive.
+    """
 
     ritz: Ritz
     values: Tensor  # (rank,), k
@@ -192,8 +196,13 @@ class Known:
     def solve(self, x: Tensor) -> Tensor:
         """The approximate inverse times a block of columns."""
         inside = krylov.coordinates(self.ritz.space, x, self.ritz.operator)
-        shrunk = (self.values / (1 + self.values))[:, None] * inside
-        return x - self.ritz.expand(shrunk)
+        return x - self.ritz.expand(self._share[:, None] * inside)
+
+    @property
+    def _share(self) -> Tensor:  # (rank,)
+        k, eps = self.values, torch.finfo(self.ritz.space.chain.ahead.dtype).eps
+        safe = 1 - 4 * (eps * k.max() / k.clamp_min(1e-300)).sqrt() if len(k) else k
+        return torch.minimum(k / (1 + k), safe.clamp_min(0))
 
 
 def tangent(model: LinearModel, prior: DiagonalPrior) -> Tangent:

@@ -165,7 +165,7 @@ class Hessian:
     >>> import torch, lapwing as lw
     >>> model, x, y = torch.nn.Linear(2, 1).double().eval(), torch.eye(2).double(), torch.ones(2, 1).double()
     >>> lw.fit(model, (x, y), lw.Gaussian(0.5), prior=lw.Isotropic(1.0), method=Hessian()).covariance[0]
-    tensor([ 0.2308,  0.0308, -0.1538], dtype=torch.float64)
+    tensor([ 0.4462,  0.2462, -0.3077], dtype=torch.float64)
     """
 
 

@@ -52,6 +52,7 @@ from lapwing.linalg.spectral import Side
 
 MODE_ROUNDS = 20
 BLOCK_ELEMENTS = 2**25  # of a Jacobian made at once
+LARGEST_STEP = 2.5  # of log α in its search
 SEARCH_RTOL = 0.1  # of a Krylov space while the precision is looked for
 EPS = torch.finfo(torch.float64).eps
 
@@ -192,7 +193,8 @@ def _krylov_at_mode(task: Task, loss: Tangent, method: Krylov, why: str) -> Solv
     space = krylov.grow(scaled, block, min(2, method.steps or 2))
     ritz, passes, near = Ritz(space, scaled, method.rtol, known_trace(scaled)), 0.0, None
     seen: list[tuple[float, float]] = []
-    log_alpha, settled = _at_the_weights(from_space(space, ritz, count=0.0, log_weight=0.0), loss.start), False
+    statistics, settled = from_space(space, ritz, count=0.0, log_weight=0.0), False
+    log_alpha = _at_the_weights(statistics, loss.start) + LARGEST_STEP  # from above, where space and mode are cheap
     for _ in range(MODE_ROUNDS):
         ritz = _grown(ritz, task, method, float(np.exp(log_alpha)), max(method.rtol, SEARCH_RTOL))
         statistics = from_space(ritz.space, ritz, count=0.0, log_weight=0.0)
@@ -247,7 +249,7 @@ def _secant(seen: list[tuple[float, float]]) -> float:
         towards = step * (x - seen[-2][0]) / change
         if towards * step > 0:
             step = towards
-    return x + float(np.clip(step, -2.5, 2.5))
+    return x + float(np.clip(step, -LARGEST_STEP, LARGEST_STEP))
 
 
 def _grown(ritz: Ritz, task: Task, method: Krylov, alpha: float, rtol: float) -> Ritz:

@@ -169,10 +169,10 @@ class Residual(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(n, inputs, h, w) to (n, outputs, h / stride, w / stride)."""
         inner = self.bn2(self.conv2(functional.relu(self.bn1(self.conv1(x)))))
-        return functional.relu(inner + _shortcut(x, self.stride, self.extra))
+        return functional.relu(inner + _widened(x, self.stride, self.extra))
 
 
-def _shortcut(x: Tensor, stride: int, extra: int) -> Tensor:
+def _widened(x: Tensor, stride: int, extra: int) -> Tensor:
     if not extra and stride == 1:
         return x
     return functional.pad(x[:, :, ::stride, ::stride], (0, 0, 0, 0, extra, extra))
@@ -192,7 +192,7 @@ class PreActivation(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(n, inputs, h, w) to (n, outputs, h / stride, w / stride)."""
         inner = self.conv2(functional.relu(self.bn2(self.conv1(functional.relu(self.bn1(x))))))
-        return inner + _shortcut(x, self.stride, self.extra)
+        return inner + _widened(x, self.stride, self.extra)
 
 
 class Fixup(nn.Module):
@@ -215,7 +215,7 @@ class Fixup(nn.Module):
         first, second, third, last = self.biases
         inner = functional.relu(self.conv1(x + first) + second)
         inner = self.scale * self.conv2(inner + third) + last
-        return functional.relu(inner + _shortcut(x, self.stride, self.extra))
+        return functional.relu(inner + _widened(x, self.stride, self.extra))
 
 
 class SmallResNet(nn.Module):
@@ -223,7 +223,7 @@ class SmallResNet(nn.Module):
 
     def __init__(
         self, blocks: Sequence[nn.Module], before: nn.Module, after: nn.Module, width: int, ends: Sequence[int]
-    ):
+    ) -> None:
         super().__init__()
         channels, classes = ends
         self.stem, self.before = nn.Conv2d(channels, width, 3, padding=1, bias=False), before
@@ -309,7 +309,7 @@ class Basic(nn.Module):
         super().__init__()
         self.conv1, self.bn1 = nn.Conv2d(inputs, width, 3, stride, padding=1, bias=False), nn.BatchNorm2d(width)
         self.conv2, self.bn2 = nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)
-        self.shortcut = _shortcut(inputs, width, stride)
+        self.shortcut = _projection(inputs, width, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, inputs, h, w) to (n, width, h / stride, w / stride)."""
@@ -327,7 +327,7 @@ class Bottleneck(nn.Module):
         self.conv1, self.bn1 = nn.Conv2d(inputs, width, 1, bias=False), nn.BatchNorm2d(width)
         self.conv2, self.bn2 = nn.Conv2d(width, width, 3, stride, padding=1, bias=False), nn.BatchNorm2d(width)
         self.conv3, self.bn3 = nn.Conv2d(width, 4 * width, 1, bias=False), nn.BatchNorm2d(4 * width)
-        self.shortcut = _shortcut(inputs, 4 * width, stride)
+        self.shortcut = _projection(inputs, 4 * width, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, inputs, h, w) to (n, 4 · width, h / stride, w / stride)."""
@@ -335,7 +335,7 @@ class Bottleneck(nn.Module):
         return functional.relu(self.bn3(self.conv3(inner)) + self.shortcut(x))
 
 
-def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Module:
+def _projection(inputs: int, outputs: int, stride: int) -> nn.Module:
     if stride == 1 and inputs == outputs:
         return nn.Identity()
     return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))

@@ -11,7 +11,7 @@ from typing import Any, final
 
 import numpy as np
 
-from lapwing.arrays import read_npz
+from lapwing.arrays import check_picture, read_npz
 from lapwing.cli.models import attribute
 from lapwing.linalg.memory import available_bytes
 
@@ -226,20 +226,21 @@ def _classes_or_numbers(values: Sequence[Any]) -> np.ndarray:
 def _images(folder: Path) -> Loaded:
     """Pictures in one folder per class, scaled to [0, 1], channels first."""
     try:
-        from PIL import Image, UnidentifiedImageError
+        from PIL import Image
     except ModuleNotFoundError:
         raise ValueError(f"{folder}: reading images needs pip install pillow") from None
     paths = sorted(path for path in folder.glob("*/*") if path.suffix.lower() in PICTURES)
     if not paths:
         raise ValueError(f"{folder}: there are no images; expected one folder per class with images inside")
-    pictures = []
+    pictures, limit = [], available_bytes() / 2 / len(paths)
     for path in paths:
         try:
+            check_picture(path, limit=limit)
             with Image.open(path) as picture:
                 grey = picture.mode in ("1", "L", "I", "F", "I;16")
                 pictures.append(np.asarray(picture.convert("L" if grey else "RGB"), np.float32) / 255)
-        except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
-            raise ValueError(f"{path}: not an image that can be read ({str(error)[:80]})") from None
+        except Exception as error:  # every format has its own kinds
+            raise ValueError(f"{path}: not an image that can be read ({str(error)[:120]})") from None
     shapes = {picture.shape for picture in pictures}
     if len(shapes) > 1:
         sizes = ", ".join(" × ".join(map(str, shape)) for shape in sorted(shapes)[:4])

@@ -20,6 +20,10 @@ class NotConverged(RuntimeError):
         self.solution = solution
 
 
+class NotPositive(ValueError):
+    """A matrix that must be positive definite, and is not."""
+
+
 @final
 @dataclass(frozen=True, eq=False)
 class Solution:
@@ -258,7 +262,7 @@ def _finite(values: Tensor, culprit: str, step: int) -> Tensor:
 def _positive(products: Tensor, culprit: str, step: int) -> Tensor:
     """The products given, one a column, which a symmetric positive definite culprit makes positive."""
     if not bool((_finite(products, culprit, step) > 0).all()):
-        raise ValueError(
+        raise NotPositive(
             f"{culprit} is not positive definite: ⟨p, A p⟩ = {float(products.min()):.1e} at step {step}; "
             "check that it is symmetric, add a multiple of the identity, or use float64"
         )

@@ -50,7 +50,8 @@ def run(cell: Cell, folder: Path) -> dict[str, float]:
     del folder
     given, (images, labels) = problem(FEW if cell.method == "linearised" else SOME, cell.seed)
     found, rival = ALL[cell.method](given), ALL["temperature"](given)
-    scores, differences = {}, []
+    scores: dict[str, float] = {}
+    differences = []
     for severity in (0, *SEVERITIES):
         kinds = KINDS if severity else ("none",)
         sets = {kind: corrupt(images, kind, severity) if severity else images for kind in kinds}

@@ -74,7 +74,8 @@ class Linearised:
 
     def scores(self, way: str) -> dict[str, float]:
         """The scores of one way to set the precisions, or of the network alone."""
-        probs, found = self.outputs.softmax(1), {}
+        probs = self.outputs.softmax(1)
+        found: dict[str, float] = {}
         if way != "map":
             at = tuned(self.train, way)
             covariance = self.train.covariance(at.precision, at.curvature_at, self.own, self.cross)

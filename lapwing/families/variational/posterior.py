@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from lapwing.bayes.files import checksum
 from lapwing.bayes.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from lapwing.bayes.predictive import Prediction, from_draws
 from lapwing.families.variational.mean_field import LOG_STD, MeanField
@@ -24,6 +25,7 @@ from lapwing.network.shuffling import Source
 from lapwing.training import Epoch, Weights, log_prob
 
 FORMAT = 1
+MOST_DRAWS = 100_000  # that a file may ask for
 BATCH = 1000
 LIKELIHOODS = {"Gaussian": Gaussian, "Bernoulli": Bernoulli, "Categorical": Categorical}
 
@@ -129,9 +131,10 @@ class Variational:
         }  # fmt: skip
         path = Path(path)
         fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-        tensors = {name: tensor.contiguous() for name, tensor in self.values.items()}
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in self.values.items()}
         try:
-            save_file(tensors, fresh, metadata={"lapwing": json.dumps(about)})
+            header = json.dumps(about)
+            save_file(tensors, fresh, metadata={"lapwing": header, "checksum": checksum(header, tensors)})
             fresh.replace(path)
         finally:
             fresh.unlink(missing_ok=True)
@@ -155,10 +158,13 @@ def load(path: str | Path, model: nn.Module) -> Variational:
 
 def _loaded(path: str | Path, model: nn.Module) -> Variational:
     with safe_open(path, framework="pt") as file:
-        about = json.loads((file.metadata() or {}).get("lapwing", "{}"))
+        metadata = file.metadata() or {}
+        about = json.loads(metadata.get("lapwing", "{}"))
         if about.get("format") != FORMAT or about.get("kind") != "variational":
             raise ValueError(f"{path} is not a variational fit of format {FORMAT}: it was not written by save()")
         values = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    if "checksum" in metadata and metadata["checksum"] != checksum(metadata["lapwing"], values):
+        raise ValueError(f"{path} is damaged: its contents do not have the checksum that was written with them")
     network = MeanField.restored(
         model,
         tuple(about["random"]),
@@ -171,8 +177,20 @@ def _loaded(path: str | Path, model: nn.Module) -> Variational:
     if expected != found:
         different = sorted(name for name in expected | found if expected.get(name) != found.get(name))
         raise ValueError(f"{path} was written for another network: {', '.join(different[:4])} differ")
+    _check_sound(about, values)
     kind = about["likelihood"]
     likelihood = Gaussian(about["noise_std"]) if kind == "Gaussian" else LIKELIHOODS[kind]()
     curve = tuple(Epoch(**epoch) for epoch in about["curve"])
     tuning = tuple((tau, nll) for tau, nll in about["tuning"])
     return Variational(network, values, likelihood, Heat(**about["heat"]), curve, about["draws"], about["seed"], tuning)
+
+
+def _check_sound(about: dict[str, Any], values: Weights) -> None:
+    """Refuse numbers that `save` never writes."""
+    draws, seed = about["draws"], about["seed"]
+    whole = type(draws) is int and 1 <= draws <= MOST_DRAWS and type(seed) is int and abs(seed) < 2**63
+    numbers = [about["prior_variance"], *about["heat"].values()]
+    if not whole or not all(value is None or type(value) in (int, float, str, bool) for value in numbers):
+        raise TypeError(f"draws {draws!r}, seed {seed!r} or its settings are not of the right kind")
+    if not all(bool(value.isfinite().all()) for value in values.values() if value.is_floating_point()):
+        raise TypeError("some of its values are NaN or infinite")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +12,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from lapwing.arrays import read_npy
+from lapwing.arrays import check_picture, read_npy
 from lapwing.linalg.memory import available_bytes
 from lapwing.tomography.scanning.projector import square_image
 
 PHANTOM = "shepp-logan"
 WATER, AIR = 0.0, -1000.0  # Hounsfield units
+DEFLATED = "1.2.840.10008.1.2.1.99"
 KINDS = (".dcm", ".npy", ".png")
 
 
@@ -88,6 +91,7 @@ def _picture(path: Path) -> np.ndarray:
     except ModuleNotFoundError as error:
         raise ValueError(_needs("scikit-image", "pictures")) from error
     try:
+        check_picture(path, limit=available_bytes() / 4)
         values = np.asarray(imread(path), dtype=np.float64)
     except Exception as error:  # readers of pictures raise many kinds
         raise ValueError(f"{path} is no picture that can be read: {error}") from error
@@ -97,27 +101,48 @@ def _picture(path: Path) -> np.ndarray:
 def _dicom(path: Path) -> np.ndarray:
     try:
         import pydicom
-        from pydicom.errors import InvalidDicomError
         from pydicom.pixels.processing import apply_rescale
     except ModuleNotFoundError as error:
         raise ValueError(_needs("pydicom", "DICOM files")) from error
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of pydicom on values that do not follow the standard
+        found = _headed(path, pydicom)
+        try:
+            pixels = found.pixel_array
+        except Exception as error:  # decoders raise many kinds
+            encoding = getattr(found.file_meta.get("TransferSyntaxUID"), "name", "unknown")
+            raise ValueError(
+                f"the pixels of {path} are encoded as {encoding!r}, which cannot be read here: install a decoder "
+                "(pip install pylibjpeg pylibjpeg-libjpeg), or save the slice as .npy in Hounsfield units"
+            ) from error
+        if pixels.ndim != 2:
+            raise ValueError(f"{path} holds an array of shape {pixels.shape}, expected one grey slice")
+        try:
+            return apply_rescale(pixels, found)
+        except Exception as error:
+            raise ValueError(f"the rescaling that {path} asks for cannot be done: {error}") from error
+
+
+def _headed(path: Path, pydicom: Any) -> Any:
+    """A DICOM file whose pixels are there and take no more than half of the memory, none of them decoded yet."""
     try:
+        _check_not_deflated(pydicom.filereader.read_file_meta_info(path).get("TransferSyntaxUID"))
         found = pydicom.dcmread(path)
-    except InvalidDicomError as error:
-        raise ValueError(f"{path} is not a DICOM file: {error}") from error
-    if "PixelData" not in found:
-        raise ValueError(f"{path} has no pixel data (it is a {found.get('Modality', 'DICOM')} file without an image)")
-    try:
-        pixels = found.pixel_array
-    except (RuntimeError, NotImplementedError, AttributeError, ValueError) as error:
-        encoding = getattr(found.file_meta.get("TransferSyntaxUID"), "name", "unknown")
-        raise ValueError(
-            f"the pixels of {path} are encoded as {encoding!r}, which cannot be read here: install a decoder "
-            "(pip install pylibjpeg pylibjpeg-libjpeg), or save the slice as .npy in Hounsfield units"
-        ) from error
-    if pixels.ndim != 2:
-        raise ValueError(f"{path} holds an array of shape {pixels.shape}, expected one grey slice")
-    return apply_rescale(pixels, found)
+        there = "PixelData" in found
+        counts = [int(found.get(name) or 1) for name in ("Rows", "Columns", "SamplesPerPixel", "NumberOfFrames")]
+        modality = str(found.get("Modality", "DICOM"))
+    except Exception as error:  # whatever pydicom meets in a file that is none
+        raise ValueError(f"{path} is not a DICOM file that can be read: {str(error)[:120]}") from error
+    if not there:
+        raise ValueError(f"{path} has no pixel data (it is a {modality} file without an image)")
+    if 8.0 * math.prod(counts) > available_bytes() / 2 or min(counts) < 0:
+        raise ValueError(f"{path} holds {' × '.join(map(str, counts))} values, more than there is room for")
+    return found
+
+
+def _check_not_deflated(syntax: str | None) -> None:
+    if syntax == DEFLATED:
+        raise ValueError("it is deflated, and could unpack to any size: save it uncompressed")
 
 
 def _needs(package: str, what: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Generator, Tensor
@@ -11,7 +11,7 @@ from torch import Generator, Tensor
 from lapwing.linalg.operators import Diagonal, LinearOperator
 from lapwing.linalg.progress import Report, reporter
 from lapwing.linalg.solvers import CG, Nystrom
-from lapwing.tomography.filter_prior import FilterPrior
+from lapwing.tomography.filter_prior import FilterPrior, distances
 from lapwing.tomography.linear import Linearised
 from lapwing.tomography.type_ii.result import (
     EvidenceAt,
@@ -93,49 +93,50 @@ def gradient(
     """∂ log evidence / ∂ hyperparameters: ½ vᵀ ∂Σ v with Σ v = t, less ½ E[(Σ⁻¹ s)ᵀ ∂Σ s] over random signs s.
 
     In the space of the weights both are small sums over filters: one reverse pass for each column, however many
-    hyperparameters there are.
+    hyperparameters there are; Σ is linear in the tap covariances, whose derivatives are worked out once.
     """
-    at = vector.detach().clone().requires_grad_()
+    at = vector.detach()
     prior, noise = parameters.unpack(at)
-    fixed = FilterPrior(prior.blocks, prior.log_variance.detach(), prior.log_lengthscale.detach())
-    _, operator = system(linear, fixed, float(noise.detach()))
-    signs, right = probes.signs, probes.seen
+    _, operator = system(linear, prior, float(noise))
+    signs = probes.signs
     solution = solver.solve(operator, torch.cat([linear.targets[:, None], signs], dim=1), start)
-    seen = _back(linear) @ solution.x
-    v, left = solution.x[:, :1], solution.x[:, 1:]
-    terms = []
-    for probe in range(signs.shape[1]):
-        occam = -_quadratic(prior, noise, seen[:, probe + 1], right[:, probe], left[:, probe], signs[:, probe])
-        terms.append(torch.autograd.grad(0.5 * occam, at, retain_graph=True, allow_unused=True)[0])
-    scatter = torch.stack(terms)
-    (fit,) = torch.autograd.grad(_fit(linear, prior, noise, seen[:, 0], v[:, 0], evidence_at), at)
+    seen, v, left = _back(linear) @ solution.x, solution.x[:, :1], solution.x[:, 1:]
+    slopes: Any = torch.autograd.functional.jacobian(lambda x: _coefficients(*parameters.unpack(x)), at, vectorize=True)
+    scatter = -0.5 * _quadratics(prior, (seen[:, 1:], probes.seen), (left, signs)) @ slopes  # (probes, parameters)
+    if evidence_at == "mode":
+        fit = 0.5 * _quadratics(prior, (seen[:, :1], seen[:, :1]), (v, v))[0] @ slopes
+    else:
+        fit = _fit_at_weights(linear, parameters, at)
     return Gradient(
         fit + scatter.mean(0), scatter.std(0) / len(scatter) ** 0.5 if len(scatter) > 1 else torch.zeros_like(at),
         solution.steps, solution.x, float(solution.residuals.max()),
     )  # fmt: skip
 
 
-def _quadratic(prior: FilterPrior, noise: Tensor, a: Tensor, b: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """aᵀ Σ_θ b + noise · leftᵀ right, differentiable in the hyperparameters."""
-    total = noise * (left @ right)
-    for number, block in enumerate(prior.blocks):
-        pairs = block.of(a).mT @ block.of(b)  # (taps, taps), summed over filters
-        total = total + (prior.covariance(number) * pairs).sum()
-    return total
+def _coefficients(prior: FilterPrior, noise: Tensor) -> Tensor:  # (classes of all blocks + 1,)
+    """What Σ_yy is linear in: the tap covariances of every block, and the noise variance."""
+    return torch.cat([*(prior.coefficients(number) for number in range(len(prior.blocks))), noise[None]])
 
 
-def _fit(
-    linear: Linearised, prior: FilterPrior, noise: Tensor, seen: Tensor, v: Tensor, evidence_at: EvidenceAt
-) -> Tensor:
-    """What of the log evidence is not its determinant, up to a constant, with the right gradient."""
-    if evidence_at == "mode":
-        return 0.5 * _quadratic(prior, noise, seen, seen, v, v)
+def _quadratics(prior: FilterPrior, seen: tuple[Tensor, Tensor], data: tuple[Tensor, Tensor]) -> Tensor:
+    """Bilinear forms of columns by the derivative of Σ_yy to each coefficient: (k, coefficients), sums over filters."""
+    parts = [
+        torch.einsum("fik,fjk,cij->kc", block.of(seen[0]), block.of(seen[1]), distances(block.side)[1])
+        for block in prior.blocks
+    ]
+    return torch.cat([*parts, (data[0] * data[1]).sum(0)[:, None]], dim=1)
+
+
+def _fit_at_weights(linear: Linearised, parameters: Parameters, vector: Tensor) -> Tensor:
+    """The gradient of what of the bound at the network's own weights is not its determinant."""
+    at = vector.clone().requires_grad_()
+    prior, noise = parameters.unpack(at)
     misfit = linear.reconstruction.misfit**2 * len(linear.targets)
     energy = torch.stack([
         (torch.linalg.inv(prior.covariance(number)) * (block.of(linear.weights).mT @ block.of(linear.weights))).sum()
         for number, block in enumerate(prior.blocks)
     ]).sum()  # fmt: skip
-    return -0.5 * (misfit / noise + energy)
+    return torch.autograd.grad(-0.5 * (misfit / noise + energy), at)[0]
 
 
 def matrix_free(
