@@ -31,7 +31,8 @@ class JointSettings:
     """Sizes, and the conjectures: the `shape` of p(η | x̂), whether it is `conditional` on x̂, the encoder's `reach`.
 
     The encoder is averaged over `copies` transformations, uniform within `reach` times the bounds of the group:
-    1 is all of it, 0 none. The weight of KL(q(z | x) ‖ p(z)) falls from `first_beta` to one along a cosine.
+    1 is all of it, 0 none. The weight of KL(q(z | x) ‖ p(z)) falls from `first_beta` to one along a cosine. Without
+    `posed` there is no η and no average: a plain variational autoencoder of the same size, to compare with.
     """
 
     latent: int = 16
@@ -40,6 +41,7 @@ class JointSettings:
     reach: float = 1.0
     shape: Shape = "spline"
     conditional: bool = True
+    posed: bool = True
     first_beta: float = 10.0
     training: Training = field(default_factory=lambda: Training(steps=3000))
 
@@ -69,8 +71,9 @@ class Joint(nn.Module):
 
     def encode(self, images: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
         """Location and log std of q(z | x), each the mean over transformed copies: (n, latent)."""
-        copies, n = self.settings.copies if self.settings.reach else 1, len(images)
-        eta = self.settings.reach * self.group.draw(copies * n, generator, images)
+        reach = self.settings.reach if self.settings.posed else 0.0
+        copies, n = self.settings.copies if reach else 1, len(images)
+        eta = reach * self.group.draw(copies * n, generator, images)
         turned = warp(images.repeat(copies, 1, 1, 1), self.group.matrix(eta))
         location, log_std = self.encoder(turned).reshape(copies, n, -1).mean(0).chunk(2, dim=-1)
         return location, log_std.clamp(-7, 2)
@@ -86,11 +89,14 @@ class Joint(nn.Module):
         """
         location, log_std = self.encode(images, generator)
         e = torch.randn(location.shape, generator=generator, dtype=torch.float64).to(location)
-        z, eta = location + log_std.exp() * e, self.q.draw(images, 1, generator)[0]
-        prototypes = self.decode(z)
-        log_x = self.log_likelihood(images, prototypes, eta)
+        z = location + log_std.exp() * e
+        prototypes, log_z = self.decode(z), log_normal(e) - log_std.sum(-1) - log_normal(z)
+        if not self.settings.posed:
+            eta = torch.zeros(len(z), len(self.group)).to(z)
+            return self.log_likelihood(images, prototypes, eta), torch.zeros_like(log_z), log_z
+        eta = self.q.draw(images, 1, generator)[0]
         log_eta = self.q(images, eta) - self.p(prototypes, eta)
-        return log_x, log_eta, log_normal(e) - log_std.sum(-1) - log_normal(z)
+        return self.log_likelihood(images, prototypes, eta), log_eta, log_z
 
     def log_likelihood(self, images: Tensor, prototypes: Tensor, eta: Tensor) -> Tensor:
         """log N(x; T_η x̂, noise), the sum over pixels: (n,)."""
