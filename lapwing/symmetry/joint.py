@@ -21,7 +21,7 @@ from lapwing.symmetry.group import Affine
 from lapwing.symmetry.inference import Training, seeded, warm_cosine
 from lapwing.symmetry.poses import Poses, Shape
 from lapwing.symmetry.prototypes import importance_weighted, log_normal
-from lapwing.symmetry.warping import checked, warp
+from lapwing.symmetry.warping import checked, disc, warp
 from lapwing.training import Descent, Weights, loop
 
 
@@ -99,8 +99,10 @@ class Joint(nn.Module):
         return self.log_likelihood(images, prototypes, eta), log_eta, log_z
 
     def log_likelihood(self, images: Tensor, prototypes: Tensor, eta: Tensor) -> Tensor:
-        """log N(x; T_η x̂, noise), the sum over pixels: (n,)."""
+        """log N(x; T_η x̂, noise), the sum over pixels, of those in the disc where the group turns: (n,)."""
         residual = (images - warp(prototypes, self.group.matrix(eta))) / self.log_noise_std.exp()
+        if any(self.group.is_angle):
+            residual = residual[..., disc(images.shape[-1], images).bool()]
         return log_normal(residual.flatten(1)) - residual[0].numel() * self.log_noise_std
 
     def forward(self, images: Tensor, generator: Generator) -> Tensor:
@@ -127,21 +129,36 @@ class JointModel:
     settings: JointSettings = field(default_factory=JointSettings)
     learnt: Joint | None = None
 
-    def fit(self, images: Tensor, *, seed: int = 0, progress: bool | Report | None = None) -> JointModel:
-        """A model that learnt from pictures in [0, 1]; this one is left alone."""
+    def fit(
+        self, images: Tensor, *, held_out: float = 0.15, seed: int = 0, progress: bool | Report | None = None
+    ) -> JointModel:
+        """A model that learnt from pictures in [0, 1], by the epoch best on a held-out share; this one is left alone."""
         pictures, training = checked(images, turned=any(self.group.is_angle)), self.settings.training
+        cut = max(2, round(held_out * len(pictures)))
+        if not 0 < held_out < 1 or len(pictures) < 10:
+            raise ValueError(
+                f"{len(pictures)} pictures, of which {held_out:.0%} held out: expected at least 10, and a share"
+            )
+        order = torch.randperm(len(pictures), generator=Generator().manual_seed(seed))
+        kept, train = pictures[order[:cut]], pictures[order[cut:]]
         joint = seeded(seed, lambda: Joint(self.group, pictures.shape[1:], self.settings)).to(pictures)
 
         def loss(weights: Weights, batch: Tensor, targets: Tensor, generator: Generator) -> Tensor:
             del targets
             return functional_call(joint, weights, (batch, generator))
 
+        @torch.no_grad()
+        def score(weights: Weights) -> float:
+            joint.load_state_dict(weights)
+            log_x, log_eta, log_z = joint.terms(kept, Generator().manual_seed(seed + 1))
+            return -float((log_x - log_eta - log_z).mean())
+
         learner = Descent(
             loss, dict(joint.named_parameters()), training.optimiser(), warm_cosine, dict(joint.named_buffers())
         )
         found = loop(
-            learner, (pictures, torch.zeros(len(pictures))), epochs=training.epochs(len(pictures)),
-            batch_size=training.batch_size, seed=seed, progress=progress,
+            learner, (train, torch.zeros(len(train))), epochs=training.epochs(len(train)),
+            batch_size=training.batch_size, seed=seed, progress=progress, score=score,
         )  # fmt: skip
         joint.load_state_dict(found.weights)
         return replace(self, learnt=joint.eval())

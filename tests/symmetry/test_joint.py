@@ -69,8 +69,10 @@ def test_without_poses_it_is_a_plain_autoencoder():
     z = torch.cartesian_prod(place, place)
     with torch.no_grad():
         read = checked(image, turned=True)
-        residual = ((read - joint.decode(z)) / math.exp(-0.5)).flatten(1)
-        log_joint = log_normal(z) + log_normal(residual) + 25 * 0.5
+        inside = [(row, column) for row in range(5) for column in range(5) if (row - 2) ** 2 + (column - 2) ** 2 < 6]
+        rows, columns = torch.tensor(inside).mT
+        residual = ((read - joint.decode(z)) / math.exp(-0.5))[:, 0, rows, columns]
+        log_joint = log_normal(z) + log_normal(residual) + len(inside) * 0.5
         exact = float(log_joint.logsumexp(0) + 2 * math.log(10 / 60))
     found = [
         JointModel(WHOLE, joint.settings, joint).log_prob(image, draws=20, importance=count)[0] for count in (1, 200)
@@ -131,6 +133,8 @@ def test_a_fit_is_seeded_and_says_what_it_needs(model, pictures):
     assert torch.equal(again.prototype(pictures), model.prototype(pictures))
     assert torch.equal(again.transformation(pictures), model.transformation(pictures))
     assert math.isfinite(orbit_ratio(model, pictures, torch.arange(len(pictures)) % 2))
+    with pytest.raises(ValueError, match="at least 10"):
+        JointModel().fit(pictures[:5])
     with pytest.raises(ValueError, match="call fit"):
         JointModel().prototype(pictures)
     with pytest.raises(ValueError, match="the model learnt from"):
