@@ -132,7 +132,7 @@ class JointModel:
     def fit(
         self, images: Tensor, *, held_out: float = 0.15, seed: int = 0, progress: bool | Report | None = None
     ) -> JointModel:
-        """A model that learnt from pictures in [0, 1], by the epoch best on a held-out share; this one is left alone."""
+        """A model that learnt from pictures in [0, 1], by the epoch best on a held-out share; this one is kept."""
         pictures, training = checked(images, turned=any(self.group.is_angle)), self.settings.training
         cut = max(2, round(held_out * len(pictures)))
         if not 0 < held_out < 1 or len(pictures) < 10:
