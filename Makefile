@@ -8,7 +8,7 @@ PEERS  := benchmarks/peers/.venv
 # a process per core, each with one thread: small problems gain nothing from more
 TESTED := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
-.PHONY: demo test browser test-all peers lint format bench data docs sbom clean
+.PHONY: demo test browser test-all peers lint format bench data docs lock locked sbom clean
 
 demo: $(STAMP)
 	$(BIN)/python -m lapwing.demo
@@ -70,6 +70,18 @@ $(VENV)/.browser: $(STAMP)
 	@command -v npm >/dev/null || { echo "make browser needs npm, to install the accessibility checker axe-core"; exit 1; }
 	npm install --silent --no-save --no-package-lock --prefix $(VENV)/axe axe-core@4
 	touch $@
+
+# the versions of constraints.txt with the digests of their archives, as this machine's registry has them
+lock: $(STAMP)
+	$(BIN)/python tools/lock.py requirements.lock
+
+# the environment from archives with exactly those digests: on the platform, and with the build of torch, that the lock is of
+locked:
+	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/pip install --quiet --upgrade "pip>=25.1"
+	$(BIN)/pip install --quiet --no-deps --require-hashes -r requirements.lock
+	$(BIN)/pip install --quiet --no-deps -e .
+	touch $(STAMP)
 
 # every package that lapwing brings, as installed here: sbom.json, CycloneDX
 sbom: $(STAMP)

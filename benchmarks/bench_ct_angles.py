@@ -105,11 +105,13 @@ def one(kind: str, seed: int, steps: int) -> dict:
     }  # fmt: skip
 
 
-CELLS = {
+PLAN = {
     "bars, 1 image": {"kind": "bars", "images": 1, "steps": 150},
     "bars": {"kind": "bars", "images": 10, "steps": 600},
     "discs": {"kind": "discs", "images": 10, "steps": 600},
 }
+RUN = 1  # cells of the plan that have been run; the others take about three minutes of a free core each
+CELLS = dict(list(PLAN.items())[:RUN])
 
 if __name__ == "__main__":
     harness.main(__file__, CELLS, measure)

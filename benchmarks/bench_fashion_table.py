@@ -30,17 +30,18 @@ from lapwing.families import temperature
 Pair = tuple[Tensor, Tensor]
 MULTIPLES = tuple(10.0**power for power in range(7))  # of the linearised precision, for drawn networks
 FULL = {"train": 10_000, "epochs": 10, "held_out": 400, "test": 1000, "few": 60}
+FEW = {"train": 4000, "epochs": 30, "held_out": 300, "test": 500, "few": 60}
 SMALL = {"train": 100, "epochs": 1, "held_out": 6, "test": 10, "few": 2}
 CELLS: dict[str, dict[str, Any]] = {
     "fashion, small": {"name": "fashion", "seed": 0, **SMALL},
     "fashion, seed 0": {"name": "fashion", "seed": 0, **FULL},
+    "fashion, few images, seed 0": {"name": "fashion", "seed": 0, **FEW},
 }
-SOURCES = {"fashion": (data.fashion_mnist, 60_000)}
+SOURCES = {"fashion": data.fashion_mnist}
 
 
 def measure(name: str, seed: int, train: int, epochs: int, held_out: int, test: int, few: int) -> dict[str, Any]:
-    read, there = SOURCES[name]
-    task, validation = read(there, test).held_out(held_out, seed=seed)
+    task, validation = SOURCES[name](min(60_000, 20 * train), test).held_out(held_out, seed=seed)
     _, chosen = task.held_out(train, seed=seed + 1)
     channels = chosen[0].shape[1]
     given = Problem(lambda s: cnn(channels, seed=s), cnn(channels, seed=seed), chosen, validation, epochs, seed, few)
@@ -93,8 +94,10 @@ def cnn(channels: int, *, seed: int) -> nn.Sequential:
 
 
 def posterior(model: nn.Module, pair: Pair, validation: Pair, seed: int, **options: Any) -> lw.Posterior:
-    likelihood = lw.Categorical()
-    return lw.fit(model, pair, likelihood, validation=validation, seed=seed, progress=False, **options)
+    draws = 32 if len(validation[0]) > 100 else 3
+    return lw.fit(
+        model, pair, lw.Categorical(), validation=validation, draws=draws, seed=seed, progress=False, **options
+    )
 
 
 def held_out_nll(found: lw.Posterior, validation: Pair) -> float:

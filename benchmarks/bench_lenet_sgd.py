@@ -1,7 +1,7 @@
 """What do stochastic gradients on L' need for the draws of a network's posterior?
 
-A small network on scikit-learn's digits, and LeNet on Fashion-MNIST: few enough data that `Exact` says what the draws should be. At the precision that
-evidence finds, `sgd` has the relative error of the drawn functions at new inputs after so many epochs, from the same noise;
+A small network on scikit-learn's digits, and LeNet on Fashion-MNIST: few enough data that `Exact` says what the draws
+should be. At the precision that evidence finds, `sgd` has the relative error of the drawn functions at new inputs after so many epochs, from the same noise;
 `block_passes` are those of a Krylov space, counted as products with the Jacobian or its transpose, and `function_error` its
 error. One epoch is two such products with every row.
 """

@@ -372,6 +372,8 @@ class _Run:
         self.curve = [Epoch(*values) for values in content["curve"]]
         self.best = None if content["best"] is None else (content["best"][0], content["best"][1])
         self.steps, self.last_good = content["steps"], self.learner.weights()
+        if not all(bool(value.isfinite().all()) for value in self.last_good.values() if value.is_floating_point()):
+            raise RuntimeError("weights are NaN or infinite")
         generator.set_state(content["generator"])
         torch.set_rng_state(content["global"])
         return len(self.curve)

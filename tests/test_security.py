@@ -44,6 +44,14 @@ def test_the_links_of_the_bill_lead_to_its_parts(bill):
     assert "torch" in next(link["dependsOn"] for link in bill["dependencies"] if link["ref"] == "lapwing")
 
 
+def test_the_lock_has_a_digest_for_every_constraint_and_no_address():
+    lock = (ROOT / "requirements.lock").read_text()
+    lines = [line for line in lock.splitlines() if not line.startswith("#")]
+    assert [line.partition(" ")[0] for line in lines] == (ROOT / "constraints.txt").read_text().split()
+    assert all(re.fullmatch(r"\S+==\S+ --hash=sha256:[0-9a-f]{64}", line) for line in lines)
+    assert "://" not in lock
+
+
 def calls(path: Path) -> set[str]:
     """Names of the functions a file calls, with the module before a dot."""
     nodes = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))

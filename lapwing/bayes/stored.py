@@ -174,8 +174,8 @@ def _pack_curvature(curvature: Curvature) -> Packed | None:
 
 def _unpack_curvature(plain: dict[str, Any], tensors: dict[str, Tensor]) -> Curvature:
     if plain["kind"] == "truncated":
-        parts = (tensors[f"curvature.{name}"] for name in ("vectors", "values", "scale"))
-        return Truncated(*parts, power=plain.get("power", 1))
+        vectors, values, scale = (tensors[f"curvature.{name}"] for name in ("vectors", "values", "scale"))
+        return Truncated(vectors, values, scale, plain.get("power", 1))
     blocks = tuple(_block(told, named(tensors, f"curvature.{i}.")) for i, told in enumerate(plain["blocks"]))
     return Kronecker(blocks, plain["size"])
 

@@ -21,7 +21,7 @@ from lapwing.symmetry.group import Affine
 from lapwing.symmetry.inference import Training, seeded, warm_cosine
 from lapwing.symmetry.poses import Poses, Shape
 from lapwing.symmetry.prototypes import importance_weighted, log_normal
-from lapwing.symmetry.warping import checked, warp
+from lapwing.symmetry.warping import checked, disc, warp
 from lapwing.training import Descent, Weights, loop
 
 
@@ -31,7 +31,8 @@ class JointSettings:
     """Sizes, and the conjectures: the `shape` of p(η | x̂), whether it is `conditional` on x̂, the encoder's `reach`.
 
     The encoder is averaged over `copies` transformations, uniform within `reach` times the bounds of the group:
-    1 is all of it, 0 none. The weight of KL(q(z | x) ‖ p(z)) falls from `first_beta` to one along a cosine.
+    1 is all of it, 0 none. The weight of KL(q(z | x) ‖ p(z)) falls from `first_beta` to one along a cosine. Without
+    `posed` there is no η and no average: a plain variational autoencoder of the same size, to compare with.
     """
 
     latent: int = 16
@@ -40,6 +41,7 @@ class JointSettings:
     reach: float = 1.0
     shape: Shape = "spline"
     conditional: bool = True
+    posed: bool = True
     first_beta: float = 10.0
     training: Training = field(default_factory=lambda: Training(steps=3000))
 
@@ -69,8 +71,9 @@ class Joint(nn.Module):
 
     def encode(self, images: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
         """Location and log std of q(z | x), each the mean over transformed copies: (n, latent)."""
-        copies, n = self.settings.copies if self.settings.reach else 1, len(images)
-        eta = self.settings.reach * self.group.draw(copies * n, generator, images)
+        reach = self.settings.reach if self.settings.posed else 0.0
+        copies, n = self.settings.copies if reach else 1, len(images)
+        eta = reach * self.group.draw(copies * n, generator, images)
         turned = warp(images.repeat(copies, 1, 1, 1), self.group.matrix(eta))
         location, log_std = self.encoder(turned).reshape(copies, n, -1).mean(0).chunk(2, dim=-1)
         return location, log_std.clamp(-7, 2)
@@ -86,15 +89,20 @@ class Joint(nn.Module):
         """
         location, log_std = self.encode(images, generator)
         e = torch.randn(location.shape, generator=generator, dtype=torch.float64).to(location)
-        z, eta = location + log_std.exp() * e, self.q.draw(images, 1, generator)[0]
-        prototypes = self.decode(z)
-        log_x = self.log_likelihood(images, prototypes, eta)
+        z = location + log_std.exp() * e
+        prototypes, log_z = self.decode(z), log_normal(e) - log_std.sum(-1) - log_normal(z)
+        if not self.settings.posed:
+            eta = torch.zeros(len(z), len(self.group)).to(z)
+            return self.log_likelihood(images, prototypes, eta), torch.zeros_like(log_z), log_z
+        eta = self.q.draw(images, 1, generator)[0]
         log_eta = self.q(images, eta) - self.p(prototypes, eta)
-        return log_x, log_eta, log_normal(e) - log_std.sum(-1) - log_normal(z)
+        return self.log_likelihood(images, prototypes, eta), log_eta, log_z
 
     def log_likelihood(self, images: Tensor, prototypes: Tensor, eta: Tensor) -> Tensor:
-        """log N(x; T_η x̂, noise), the sum over pixels: (n,)."""
+        """log N(x; T_η x̂, noise), the sum over pixels, of those in the disc where the group turns: (n,)."""
         residual = (images - warp(prototypes, self.group.matrix(eta))) / self.log_noise_std.exp()
+        if any(self.group.is_angle):
+            residual = residual[..., disc(images.shape[-1], images).bool()]
         return log_normal(residual.flatten(1)) - residual[0].numel() * self.log_noise_std
 
     def forward(self, images: Tensor, generator: Generator) -> Tensor:
@@ -121,21 +129,36 @@ class JointModel:
     settings: JointSettings = field(default_factory=JointSettings)
     learnt: Joint | None = None
 
-    def fit(self, images: Tensor, *, seed: int = 0, progress: bool | Report | None = None) -> JointModel:
-        """A model that learnt from pictures in [0, 1]; this one is left alone."""
+    def fit(
+        self, images: Tensor, *, held_out: float = 0.15, seed: int = 0, progress: bool | Report | None = None
+    ) -> JointModel:
+        """A model that learnt from pictures in [0, 1], by the epoch best on a held-out share; this one is kept."""
         pictures, training = checked(images, turned=any(self.group.is_angle)), self.settings.training
+        cut = max(2, round(held_out * len(pictures)))
+        if not 0 < held_out < 1 or len(pictures) < 10:
+            raise ValueError(
+                f"{len(pictures)} pictures, of which {held_out:.0%} held out: expected at least 10, and a share"
+            )
+        order = torch.randperm(len(pictures), generator=Generator().manual_seed(seed))
+        kept, train = pictures[order[:cut]], pictures[order[cut:]]
         joint = seeded(seed, lambda: Joint(self.group, pictures.shape[1:], self.settings)).to(pictures)
 
         def loss(weights: Weights, batch: Tensor, targets: Tensor, generator: Generator) -> Tensor:
             del targets
             return functional_call(joint, weights, (batch, generator))
 
+        @torch.no_grad()
+        def score(weights: Weights) -> float:
+            joint.load_state_dict(weights)
+            log_x, log_eta, log_z = joint.terms(kept, Generator().manual_seed(seed + 1))
+            return -float((log_x - log_eta - log_z).mean())
+
         learner = Descent(
             loss, dict(joint.named_parameters()), training.optimiser(), warm_cosine, dict(joint.named_buffers())
         )
         found = loop(
-            learner, (pictures, torch.zeros(len(pictures))), epochs=training.epochs(len(pictures)),
-            batch_size=training.batch_size, seed=seed, progress=progress,
+            learner, (train, torch.zeros(len(train))), epochs=training.epochs(len(train)),
+            batch_size=training.batch_size, seed=seed, progress=progress, score=score,
         )  # fmt: skip
         joint.load_state_dict(found.weights)
         return replace(self, learnt=joint.eval())

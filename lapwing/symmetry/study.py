@@ -99,12 +99,16 @@ def modes(density: Tensor, *, least: float = 0.25) -> list[int]:
     return [place for place in range(n) if smooth[place] == wide[place] and smooth[place] > least * smooth.max()]
 
 
+def half_a_turn(density: Tensor) -> bool:
+    """Whether a circular density on a grid has two peaks, half a turn apart to within 15°."""
+    peaks = modes(density)
+    return len(peaks) == 2 and abs((peaks[1] - peaks[0]) * 360 / len(density) - 180) <= 15
+
+
 def upside_down(model: SymmetryModel, images: Tensor) -> float:
-    """Share of pictures whose p(η | x̂) has two peaks, half a turn apart to within 15°."""
+    """Share of pictures whose p(η | x̂) has two peaks, half a turn apart."""
     _, density = density_of_angle(model, model.prototype(images))
-    degrees = 360 / density.shape[1]
-    peaks = [modes(row) for row in density]
-    return sum(len(two) == 2 and abs((two[1] - two[0]) * degrees - 180) <= 15 for two in peaks) / len(peaks)
+    return sum(half_a_turn(curve) for curve in density) / len(density)
 
 
 def widths(model: SymmetryModel, images: Tensor, *, draws: int = 400, seed: int = 0) -> Tensor:

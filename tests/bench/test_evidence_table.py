@@ -59,8 +59,8 @@ def test_the_network_alone_has_no_spread(small):
 
 @pytest.mark.parametrize(("network", "groups"), [("cnn", 4), ("resnet", 8), ("pre-resnet", 4), ("transformer", 1)])
 def test_groups_are_the_matrices_that_a_normalisation_follows(network, groups):
-    model = study.NETWORKS[network](0).eval()
-    pictures = torch.rand(2, 1, 14, 14, generator=torch.Generator().manual_seed(0))
+    model = study.NETWORKS[network](study.SIZE, 0).eval()
+    pictures = torch.rand(2, 1, study.SIZE, study.SIZE, generator=torch.Generator().manual_seed(0))
     linear = lw.linearise(model, (pictures, torch.tensor([3, 1])), lw.Categorical())
     assert len(linear.groups("normalised")) == groups
     assert 44_000 < linear.features.shape[1] < 48_000

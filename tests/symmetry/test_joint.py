@@ -14,7 +14,7 @@ from lapwing.symmetry.warping import checked, warp
 from tests.symmetry.pictures import digits, smooth
 
 WHOLE = Affine.of(rotation=math.pi)
-SMALL = JointSettings(latent=2, width=24, copies=5, first_beta=4.0, training=Training(60, 64, learning_rate=3e-3))
+SMALL = JointSettings(latent=2, width=24, copies=5, first_beta=4.0, training=Training(40, 64, learning_rate=3e-3))
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +61,24 @@ def test_bounds_lie_below_the_evidence_and_reach_it(conditional):
     bounds = [found.log_prob(image, draws=20, importance=count, seed=3)[0] for count in (1, 10, 100)]
     assert bounds[0].value < bounds[1].value < exact + 5 * bounds[1].standard_error
     assert abs(bounds[2].value - exact) < 5 * bounds[2].standard_error + 0.05  # 0.05: what 100 weights leave
+
+
+def test_without_poses_it_is_a_plain_autoencoder():
+    joint, image = perturbed(replace(SMALL, posed=False)), smooth(5, seed=2)
+    place = (torch.arange(60).double() + 0.5) / 60 * 10 - 5
+    z = torch.cartesian_prod(place, place)
+    with torch.no_grad():
+        read = checked(image, turned=True)
+        inside = [(row, column) for row in range(5) for column in range(5) if (row - 2) ** 2 + (column - 2) ** 2 < 6]
+        rows, columns = torch.tensor(inside).mT
+        residual = ((read - joint.decode(z)) / math.exp(-0.5))[:, 0, rows, columns]
+        log_joint = log_normal(z) + log_normal(residual) + len(inside) * 0.5
+        exact = float(log_joint.logsumexp(0) + 2 * math.log(10 / 60))
+    found = [
+        JointModel(WHOLE, joint.settings, joint).log_prob(image, draws=20, importance=count)[0] for count in (1, 200)
+    ]
+    assert found[0].value < exact + 5 * found[0].standard_error
+    assert abs(found[1].value - exact) < 5 * found[1].standard_error + 0.05
 
 
 def test_the_term_of_poses_is_the_divergence_of_the_two_flows():
@@ -115,6 +133,8 @@ def test_a_fit_is_seeded_and_says_what_it_needs(model, pictures):
     assert torch.equal(again.prototype(pictures), model.prototype(pictures))
     assert torch.equal(again.transformation(pictures), model.transformation(pictures))
     assert math.isfinite(orbit_ratio(model, pictures, torch.arange(len(pictures)) % 2))
+    with pytest.raises(ValueError, match="at least 10"):
+        JointModel().fit(pictures[:5])
     with pytest.raises(ValueError, match="call fit"):
         JointModel().prototype(pictures)
     with pytest.raises(ValueError, match="the model learnt from"):

@@ -9,7 +9,8 @@ from lapwing.symmetry import Affine, Settings, SymmetryModel, Training, warp
 from lapwing.symmetry.inference import Poser, seeded
 from lapwing.symmetry.invariance import averaged
 from lapwing.symmetry.model import half_width
-from lapwing.symmetry.study import density_of_angle, modes, orbit_ratio, rotated, turns, widths
+from lapwing.symmetry.study import density_of_angle, half_a_turn, modes, orbit_ratio, rotated, turns, widths
+from lapwing.symmetry.study import upside_down as upside_down_share
 from lapwing.training import Diverged
 from tests.symmetry.pictures import digits, smooth, turned
 
@@ -109,7 +110,10 @@ def test_g7_what_looks_alike_upside_down_has_two_poses(upside_down, bars):
     bar, two = density[kinds == 0].mean(0), density[kinds == 1]
     first, second = modes(bar)
     assert abs(abs(second - first) - 180) <= 15
+    assert half_a_turn(bar)
     assert sum(len(modes(row)) == 1 for row in two) > 0.8 * len(two)
+    assert upside_down_share(upside_down, images[kinds == 0]) > 0.8
+    assert upside_down_share(upside_down, images[kinds == 1]) < 0.2
 
 
 def pose_density(model, images):

@@ -228,6 +228,14 @@ def test_p7_a_phantom_has_error_bars_that_hold():
     assert 0.7 <= float(found.posterior.z_scores(truth, floor=found.floor).square().mean().sqrt()) <= 1.4
 
 
+def test_a_noise_far_below_round_off_has_an_evidence_all_the_same(parts):
+    linear = parts[0]
+    known, start = ExactEvidence.of(linear), FilterPrior.start(linear.blocks, variance=1e4)
+    values = [float(known.log_evidence(start, torch.tensor(v, dtype=torch.float64))) for v in (1e-8, 1e-14, 1e-24)]
+    assert all(math.isfinite(value) for value in values)
+    assert values[0] > values[2]
+
+
 def test_bad_input_is_explained(parts):
     linear = parts[0]
     with pytest.raises(ValueError, match="rate is 0"):

@@ -35,17 +35,18 @@ from lapwing.network.linearisation import linearise
 from lapwing.training import adam, train
 
 LABELS = Categorical()
-TRAIN, HELD_OUT, TEST, EPOCHS, BATCH_SIZE, LEARNING_RATE = 60, 300, 300, 100, 20, 3e-3
+TRAIN, HELD_OUT, TEST, EPOCHS, BATCH_SIZE, LEARNING_RATE = 60, 300, 300, 60, 15, 3e-3
 SOURCE = 10_000  # of which seeds choose their training images
 BLOCK = 50  # test images whose Jacobian is made at once
 ROUNDS, SETTLED = 10, 1e-2  # of a curvature that follows the mode, and the change of log precisions that ends them
 
-NETWORKS: dict[str, Callable[[int], nn.Module]] = {
-    "transformer": lambda seed: networks.transformer(size=14, width=50, heads=5, seed=seed),
-    "cnn": lambda seed: networks.batchnorm_cnn(width=29, seed=seed),
-    "resnet": lambda seed: networks.small_resnet("batchnorm", seed=seed),
-    "pre-resnet": lambda seed: networks.small_resnet("pre-activation", seed=seed),
-    "fixup-resnet": lambda seed: networks.small_resnet("fixup", seed=seed),
+SIZE = 14  # pixels along each side
+NETWORKS: dict[str, Callable[[int, int], nn.Module]] = {  # by the size of the pictures and the seed
+    "transformer": lambda size, seed: networks.transformer(size=size, patch=size // 2, width=50, heads=5, seed=seed),
+    "cnn": lambda _, seed: networks.batchnorm_cnn(width=29, seed=seed),
+    "resnet": lambda _, seed: networks.small_resnet("batchnorm", seed=seed),
+    "pre-resnet": lambda _, seed: networks.small_resnet("pre-activation", seed=seed),
+    "fixup-resnet": lambda _, seed: networks.small_resnet("fixup", seed=seed),
 }
 WAYS = ("mode-single", "mode-several", "full-single", "full-several", "weights-single", "weights-several")
 
@@ -149,7 +150,7 @@ def problem(name: str, seed: int, folder: Path) -> Linearised:
     task, held_out = halved(mnist(SOURCE, TEST)).held_out(HELD_OUT, seed=seed)
     _, chosen = task.held_out(TRAIN, seed=seed + 1)
     path = folder / "networks" / f"evidence-table-{name}-{seed}.safetensors"
-    model = shared_weights(NETWORKS[name](seed), path, lambda network: trained(network, chosen, held_out, seed))
+    model = shared_weights(NETWORKS[name](SIZE, seed), path, lambda network: trained(network, chosen, held_out, seed))
     return linearised(model, chosen, task.test)
 
 

@@ -189,8 +189,8 @@ def _check_sound(about: dict[str, Any], values: Weights) -> None:
     """Refuse numbers that `save` never writes."""
     draws, seed = about["draws"], about["seed"]
     whole = type(draws) is int and 1 <= draws <= MOST_DRAWS and type(seed) is int and abs(seed) < 2**63
-    numbers = [about["prior_variance"], *about["heat"].values()]
-    if not whole or not all(value is None or type(value) in (int, float, str, bool) for value in numbers):
+    numbers = [about["prior_variance"], *(value for value in about["heat"].values() if value is not None)]
+    if not whole or not all(type(value) in (int, float) and 0 < value < math.inf for value in numbers):
         raise TypeError(f"draws {draws!r}, seed {seed!r} or its settings are not of the right kind")
     if not all(bool(value.isfinite().all()) for value in values.values() if value.is_floating_point()):
         raise TypeError("some of its values are NaN or infinite")

@@ -26,6 +26,7 @@ from lapwing.tomography.type_ii.result import (
 )
 
 LOG_2PI = math.log(2 * math.pi)
+ROUNDOFF = 8 * torch.finfo(torch.float64).eps
 
 
 @final
@@ -102,7 +103,8 @@ class ExactEvidence:
         """What Σ_yy is responsible for, and its derivative."""
         m = self.grams.shape[1]
         covariance = (coefficients @ self.grams.reshape(len(coefficients), -1)).reshape(m, m)
-        covariance.diagonal().add_(noise_variance)
+        # a search tries noises below what round-off leaves of the Gram matrices
+        covariance.diagonal().add_(noise_variance + ROUNDOFF * covariance.trace())
         factor = torch.linalg.cholesky(covariance)
         pull, occam = -0.5 * torch.cholesky_inverse(factor), -factor.diagonal().log().sum()
         if self.evidence_at == "weights":
