@@ -6,6 +6,7 @@ from pathlib import Path
 import harness
 import table_links as links
 import table_networks as networks
+import table_trust as trust
 
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 
@@ -205,7 +206,7 @@ Rows made on the fly, by products alone: neither the features nor any block of a
 are the targets, their weights and temporaries of that length.
 
 {streaming(parts["streaming"])}
-{networks.page(parts)}"""
+{networks.page(parts)}{trust.page(parts)}"""
 
 
 def pages() -> dict[Path, str]:
