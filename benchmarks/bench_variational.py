@@ -9,63 +9,18 @@ the averaged predictive, `gibbs_nll` the average over single draws.
 
 import harness
 
-EPOCHS, BATCH_SIZE, LEARNING_RATE, DRAWS, SEED = 12, 100, 0.03, 20, 0
-TRAIN, HELD_OUT = 6000, 2000
+EPOCHS = 12
 TAUS = ("1e-6", "1e-5", "1e-4", "1e-3", "1e-2")
 FIXED = ("1", "0.1")
 
 
-def pictures(data: str) -> tuple:
-    """Flat training, validation and test images with labels."""
-    import torch
-
-    from lapwing.bench import data as sets
-
-    if data == "digits":
-        task = sets.digits()
-        sizes = (500, 200, 200)
-    else:
-        task = sets.mnist(TRAIN + HELD_OUT, HELD_OUT)
-        sizes = (TRAIN, HELD_OUT, HELD_OUT)
-    x, y = task.train
-    new_x, new_y = task.test
-    x, new_x = (values.reshape(len(values), -1).to(torch.float32) for values in (x, new_x))
-    end = sizes[0] + sizes[1]
-    return (
-        (x[: sizes[0]], y[: sizes[0]]),
-        (x[sizes[0] : end], y[sizes[0] : end]),
-        (new_x[: sizes[2]], new_y[: sizes[2]]),
-    )
-
-
-def network(inputs: int, hidden: int, outputs: int):
-    """The network of the theory, with weights of PyTorch's own start."""
-    import torch
-    from torch import nn
-
-    class Wide(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.hidden, self.out = nn.Linear(inputs, hidden), nn.Linear(hidden, outputs)
-
-        def forward(self, x):
-            return self.out(self.hidden(x).relu()) / hidden
-
-    torch.manual_seed(SEED)
-    return Wide()
-
-
 def measure(data: str, hidden: int, tau: str | None, eta: str | None, epochs: int) -> dict:
-    from lapwing.bayes.likelihoods import Categorical
+    from lapwing.bench.studies import temperature as study
     from lapwing.families import variational
 
-    train, validation, test = pictures(data)
+    train, validation, test = study.pictures(data)
     temperature = float(eta) if tau is None else variational.Balanced(float(tau), units="hidden")
-    posterior = variational.fit(
-        network(train[0].shape[1], hidden, 10), train, Categorical(), temperature=temperature, epochs=epochs,
-        batch_size=BATCH_SIZE, method=variational.BayesByBackprop(LEARNING_RATE), draws=DRAWS, seed=SEED,
-        schedule=lambda done: 1 - done, progress=False,
-    )  # fmt: skip
+    posterior = study.by_variation(train, hidden, temperature, epochs=epochs)
     scores = {
         f"{name}_{key}": value
         for name, pairs in (("validation", validation), ("test", test))

@@ -2,7 +2,10 @@
 
 Its `dnn_to_bnn` turns the same network into one with random weights by reparametrisation, trained with Adam on its own
 loss, mean cross-entropy plus its divergence over the batch size, as its README has it. Same batches, one sample a step,
-one process, the two take turns. Needs the environment of the peers, with bayesian-torch 0.5.
+one process, the two take turns. What it draws are weights, one draw for a batch; ours by default is a noise for every datum,
+at the layers, which for convolutions is twice the work. So the convolutions are also compared like with like: with our noise in
+the weights of convolutions, and with its Flipout, which has signs for every datum. Needs the environment of the peers, with
+bayesian-torch 0.5.
 """
 
 from copy import deepcopy
@@ -14,17 +17,17 @@ import peer_environment
 
 THEIRS = {
     "prior_mu": 0.0, "prior_sigma": 0.2**0.5, "posterior_mu_init": 0.0, "posterior_rho_init": -3.0,
-    "type": "Reparameterization", "moped_enable": False,
+    "moped_enable": False,
 }  # fmt: skip
 
 
-def their_epoch(model, data, batch_size: int) -> None:
+def their_epoch(model, data, batch_size: int, kind: str = "Reparameterization") -> None:
     """One epoch as their README trains."""
     import torch
     from bayesian_torch.models.dnn_to_bnn import dnn_to_bnn, get_kl_loss
 
     model = deepcopy(model)
-    dnn_to_bnn(model, THEIRS)
+    dnn_to_bnn(model, {**THEIRS, "type": kind})
     optimiser = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
     order = torch.randperm(len(data[0]), generator=torch.Generator().manual_seed(0))
     for rows in order.split(batch_size):
@@ -34,7 +37,10 @@ def their_epoch(model, data, batch_size: int) -> None:
         optimiser.step()
 
 
-def measure(name: str, hidden: int, count: int, batch_size: int, repeats: int) -> dict:
+def measure(
+    name: str, hidden: int, count: int, batch_size: int, repeats: int, local: str = "everywhere",
+    kind: str = "Reparameterization",
+) -> dict:  # fmt: skip
     from lapwing.bayes.likelihoods import Categorical
     from lapwing.families import variational
 
@@ -42,11 +48,12 @@ def measure(name: str, hidden: int, count: int, batch_size: int, repeats: int) -
 
     def ours():
         variational.fit(
-            model, data, Categorical(), temperature=1.0, epochs=1, batch_size=batch_size, progress=False
+            model, data, Categorical(), temperature=1.0, epochs=1, batch_size=batch_size, progress=False,
+            method=variational.BayesByBackprop(local=local),
         )  # fmt: skip
 
     def theirs():
-        their_epoch(model, data, batch_size)
+        their_epoch(model, data, batch_size, kind)
 
     for call in (ours, theirs):
         call()  # warm up
@@ -59,7 +66,12 @@ def measure(name: str, hidden: int, count: int, batch_size: int, repeats: int) -
     }
 
 
-CELLS = speed.CELLS
+CNN = {**speed.CELLS["CNN, 16 and 32 channels"], "count": 2_500, "repeats": 3}
+CELLS = {
+    **speed.CELLS,
+    "CNN, noise in the weights": {**CNN, "local": "exact"},
+    "CNN, noise for every datum": {**CNN, "kind": "Flipout"},
+}
 
 if __name__ == "__main__":
     peer_environment.enter()

@@ -1,10 +1,11 @@
 """What does an epoch of variational training cost, in epochs of the same network trained plainly? And in memory?
 
 One sample a step, Adam, the same batches and the same loop on both sides, in one process; the two take turns. Memory is
-the growth of the largest resident size over that before training, the plain network first. Random pictures serve as
-data: only the cost is looked at.
+the growth of the largest resident size by one epoch, of each side in a process of its own that has trained a tiny network
+before. Random pictures serve as data: only the cost is looked at.
 """
 
+from multiprocessing import get_context
 from statistics import median
 
 import harness
@@ -32,12 +33,12 @@ def pictures(count: int):
     return torch.rand(count, 1, 28, 28, generator=generator), torch.randint(10, (count,), generator=generator)
 
 
-def measure(name: str, hidden: int, count: int, batch_size: int, repeats: int) -> dict:
+def sides(model, data, batch_size: int) -> tuple:
+    """One epoch of each kind, as functions to call."""
     from lapwing.bayes.likelihoods import Categorical
     from lapwing.families import variational
     from lapwing.training import train
 
-    model, data = network(name, hidden), pictures(count)
     options = {"epochs": 1, "batch_size": batch_size, "progress": False}
 
     def plain():
@@ -46,12 +47,25 @@ def measure(name: str, hidden: int, count: int, batch_size: int, repeats: int) -
     def random():
         return variational.fit(model, data, Categorical(), temperature=1.0, **options)
 
-    train(model, (data[0][:batch_size], data[1][:batch_size]), Categorical(), **options)
+    return plain, random
+
+
+def growth(name: str, hidden: int, count: int, batch_size: int, side: int) -> int:
+    """Bytes by which one epoch grows this process, which should be a fresh one."""
+    sides(network(name, 2), pictures(batch_size), batch_size)[side]()
+    epoch = sides(network(name, hidden), pictures(count), batch_size)[side]
     before = harness.peak_memory()
+    epoch()
+    return harness.peak_memory() - before
+
+
+def measure(name: str, hidden: int, count: int, batch_size: int, repeats: int) -> dict:
+    plain_bytes, random_bytes = (
+        get_context("spawn").Pool(1).apply(growth, (name, hidden, count, batch_size, side)) for side in (0, 1)
+    )
+    plain, random = sides(network(name, hidden), pictures(count), batch_size)
     plain()
-    plain_bytes = harness.peak_memory() - before
     posterior = random()
-    random_bytes = harness.peak_memory() - before
     seconds = [(harness.timed(plain)[0], harness.timed(random)[0]) for _ in range(repeats)]
     plain_seconds, random_seconds = (list(side) for side in zip(*seconds, strict=True))
     return {

@@ -1,10 +1,10 @@
 # %% [markdown]
 # # Evidence at the right weights
-# The evidence of a linearised network belongs to the mode of the linear model. Taken at the network's own weights
-# instead, as is often done, it judges by their size, which says little where a normalisation removes the scale of a
-# layer: here the precision is too small and the error bars are too wide. The two come nearer as training goes on. And
-# one precision for everything depends on that meaningless scale, one for each normalised group does not
-# (Antorán et al. 2022).
+# At which weights does the evidence of a linearised network belong? At the mode of the linear model. Taken at the
+# network's own weights instead, as is often done, it judges by their size, which says little where a normalisation
+# removes the scale of a layer: here the precision is too small and the error bars are too wide. The two come nearer as
+# training goes on. And one precision for everything depends on that meaningless scale, one for each normalised group
+# does not (Antorán et al. 2022).
 
 # %%
 import copy
@@ -58,26 +58,32 @@ for posterior, name, colour in ((right, "at the mode", "#0072B2"), (naive, "at t
     precision = float(posterior.prior.precision[0])
     sweep.axvline(precision, color=colour, ls="--", label=f"evidence {name}")
     print(f"evidence {name}: precision {precision:.3g}, mean error bar {bar:.3f}, log density of new data {score:.3f}")
-sweep.set(
-    xlabel="precision of the normalised layer", ylabel="log density of new data", ylim=(min(scores), max(scores) + 0.3)
-)
-sweep.legend(frameon=False, fontsize=8)
+sweep.set(xlabel="precision of the normalised layer", ylabel="log density of new data")
+sweep.legend(frameon=False, fontsize=8, loc="lower right")
 
 # %% [markdown]
-# The distance between the two precisions as an ordinary network is trained.
+# The distance between the two error bars (Wasserstein's, between predictions with the same mean), and between the two
+# precisions, as an ordinary network is trained.
 
 # %%
 torch.manual_seed(0)
 plain = nn.Sequential(nn.Linear(1, 20), nn.Tanh(), nn.Linear(20, 1)).double()
 _, copies = trained(plain, 1600, (50, 100, 400, 1600))
-gaps = []
+gaps, distances = [], []
 for step, model in copies.items():
     at = [lw.fit(model, (x, y), lw.Gaussian(0.15), prior=lw.Isotropic(), **way) for way in ({}, weights_of)]
     logs = [float(posterior.prior.precision.log()) for posterior in at]
     gaps.append(abs(logs[0] - logs[1]))
-    print(f"after {step} steps: log precisions {logs[0]:.2f} at the mode, {logs[1]:.2f} at the weights")
-progress.semilogx(list(copies), gaps, "o-", color="#0072B2")
-progress.set(xlabel="steps of training", ylabel="distance of the log precisions", ylim=(0, None))
+    both = [posterior.predict(new).std for posterior in at]
+    distances.append(float((both[0] - both[1]).square().mean().sqrt()))
+    print(
+        f"after {step} steps: log precisions {logs[0]:.2f} at the mode, {logs[1]:.2f} at the weights, "
+        f"error bars {distances[-1]:.3f} apart"
+    )
+progress.loglog(list(copies), distances, "s-", color="#D55E00", label="of the error bars")
+progress.loglog(list(copies), gaps, "o--", color="#0072B2", label="of the log precisions")
+progress.set(xlabel="steps of training", ylabel="distance of mode and weights")
+progress.legend(frameon=False, fontsize=8)
 
 # %% [markdown]
 # The first layer of the normalised network times k: the same function, and the same error bars only with a precision

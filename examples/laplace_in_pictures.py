@@ -1,8 +1,9 @@
 # %% [markdown]
 # # Laplace's approximation in pictures
-# A Gaussian at the mode with the curvature there: good for one bump (left), blind to a bend, where many of its draws
-# fall on places that the density all but rules out (middle), and enough to temper a classifier: the mode alone is as
-# sure of itself far away from the data as near to them, the Gaussian is not, and comes close to the exact answer.
+# Where is a Gaussian at the mode, with the curvature there, good, and where blind? Good for one bump (first), blind to
+# a bend, where many of its draws fall on places that the density all but rules out (second). The posterior of a
+# logistic regression is a bump with a tail (third), and its Gaussian is enough to temper the classifier: the mode alone
+# is as sure of itself far away from the data as near to them, the Gaussian is not, and comes close to the exact answer.
 
 # %%
 import torch
@@ -10,8 +11,16 @@ from matplotlib.figure import Figure
 
 import lapwing as lw
 
-figure = Figure(figsize=(12, 3.6), layout="constrained")
-left, middle, right = figure.subplots(1, 3)
+figure = Figure(figsize=(15, 3.6), layout="constrained")
+left, middle, posterior, right = figure.subplots(1, 4)
+
+
+def contours(axes, sides, heights, gaussian):
+    """A density in grey and its Gaussian as lines of equal height, both relative to their largest value."""
+    x, y = (side.numpy() for side in sides)
+    axes.contourf(x, y, (heights / heights.max()).numpy(), cmap="Greys", levels=8)
+    flat = gaussian.log_prob(torch.stack(sides, -1)) - gaussian.log_prob(gaussian.mean)
+    axes.contour(x, y, flat.exp().numpy(), levels=[0.011, 0.135, 0.607], colors="#0072B2", linewidths=1)  # 3, 2, 1 std
 
 
 # %%
@@ -40,8 +49,7 @@ peak = lw.laplace_approximation(bent, [0.1, 0.1])
 torch.manual_seed(0)
 draws = peak.distribution.sample((300,))
 sides = torch.meshgrid(torch.linspace(-4, 4, 120).double(), torch.linspace(-2, 8, 120).double(), indexing="xy")
-heights = bent(torch.stack(sides, -1)).exp()
-middle.contourf(*(side.numpy() for side in sides), heights.numpy(), cmap="Greys", levels=8)
+contours(middle, sides, bent(torch.stack(sides, -1)).exp(), peak.distribution)
 middle.plot(*draws.mT.numpy(), ".", color="#D55E00", ms=3)
 lost = float((bent(draws) < bent(peak.mode) - 4.6).double().mean())  # below a hundredth of the peak
 middle.set(title=f"draws where there is no mass: {lost:.0%}", xlim=(-4, 4), ylim=(-2, 8))
@@ -66,6 +74,11 @@ grid = torch.cartesian_prod(*[torch.linspace(-4, 12, 161).double()] * 2)
 logits = x @ grid.mT
 fits = (y[:, None] * logits - torch.nn.functional.softplus(logits)).sum(0)
 weights = (fits - 0.5 * 0.02 * grid.square().sum(1)).softmax(0)
+contours(posterior, grid.reshape(161, 161, 2).unbind(-1), weights.reshape(161, 161), found.distribution)
+posterior.plot(*found.mode, "x", color="#D55E00")
+posterior.set(
+    title="two weights, given their data", xlabel="first weight", ylabel="second", xlim=(-2.5, 5), ylim=(-2, 8)
+)
 away = torch.linspace(0, 12, 60).double()[:, None] * torch.tensor([[-0.9, 0.43]]).double()  # nearly along the boundary
 mean, variance = away @ found.mode, ((away @ found.covariance) * away).sum(1)
 curves = {

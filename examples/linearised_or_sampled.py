@@ -1,7 +1,8 @@
 # %% [markdown]
 # # Linearised or sampled
-# The same posterior over the same weights, used in two ways: by the linear model that its covariance belongs to, and by
-# running the network at drawn weights. The second goes off scale, error bars and mean alike. Then two classes:
+# Why is the network not simply run at drawn weights? The same posterior over the same weights, used in two ways: by the
+# linear model that its covariance belongs to, and by running the network at drawn weights (thin lines are draws). The
+# second goes off scale, error bars and mean alike: note the tenfold axis. Then two classes:
 # the network alone is certain wherever it looks, the posterior only near its data.
 
 # %%
@@ -34,10 +35,12 @@ for row, activation in zip(panels, (nn.Tanh, nn.ReLU), strict=True):
     ways = {"linearised": posterior.predict(line), "sampled": posterior.predict_unlinearised(line)}
     for axes, (name, prediction) in zip(row, ways.items(), strict=False):
         mean, std = prediction.mean[:, 0], prediction.std[:, 0]
-        axes.fill_between(line[:, 0], mean - 2 * std, mean + 2 * std, color="#56B4E9", alpha=0.4)
-        axes.plot(line[:, 0], mean, color="#0072B2")
+        axes.fill_between(line[:, 0], mean - 2 * std, mean + 2 * std, color="#56B4E9", alpha=0.3)
+        axes.plot(line[:, 0], prediction.draws[:8, :, 0].mT, color="#0072B2", lw=0.5)
+        axes.plot(line[:, 0], mean, color="#D55E00", label="mean")
         axes.plot(x[:, 0], y[:, 0], ".", color="black", ms=3)
-        axes.set(title=f"{activation.__name__}, {name}", ylim=(-6, 6))
+        axes.set(title=f"{activation.__name__}, {name}", ylim=(-6, 6) if name == "linearised" else (-60, 60))
+    row[1].legend(frameon=False)
     fits = {
         "linearised": posterior.predict(x), "sampled": posterior.predict_unlinearised(x),
     }  # fmt: skip

@@ -103,7 +103,8 @@ def loop(
     if patience is not None and patience < 1:
         raise ValueError(f"patience is {patience}, expected at least one epoch, or None to go on to the end")
     source, report = Source.of(data), reporter(progress)
-    run = _Run(learner, _path(checkpoint), {**(settings or {}), **_settings(learner, source, batch_size, seed)})
+    about = {"data": source.size, "batch_size": batch_size, "seed": seed}
+    run = _Run(learner, _path(checkpoint), {**(settings or {}), **about})
     with _own_random_state(seed, run.last_good):
         generator = Generator().manual_seed(seed)
         started = run.resume(generator, epochs)
@@ -278,6 +279,8 @@ class _Run:
         self.curve: list[Epoch] = []
         self.best: tuple[Weights, int] | None = None
         self.last_good = self.learner.weights()
+        shapes = {name: list(tensor.shape) for name, tensor in self.last_good.items()}
+        self.settings = {**self.settings, "weights": shapes}
         self.steps = 0
 
     def epoch(self, source: Source, batch_size: int, generator: Generator, number: int, epochs: int) -> float:
@@ -291,7 +294,7 @@ class _Run:
             total += loss
         weights = self.learner.weights()
         for name, tensor in weights.items():
-            if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            if not _is_finite(tensor):
                 raise self._diverged(f"{name} became NaN or infinite by step {self.steps:,}, the end of epoch {number}")
         self.last_good = weights
         return total / batches
@@ -376,9 +379,9 @@ class _Run:
         return len(self.curve)
 
 
-def _settings(learner: Learner, source: Source, batch_size: int, seed: int) -> dict[str, Any]:
-    shapes = {name: list(tensor.shape) for name, tensor in learner.weights().items()}
-    return {"data": source.size, "batch_size": batch_size, "seed": seed, "weights": shapes}
+def _is_finite(tensor: Tensor) -> bool:
+    """Whether all numbers are: one pass where their sum is, which is nearly always."""
+    return not tensor.is_floating_point() or bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())
 
 
 @contextmanager

@@ -16,10 +16,11 @@ from torch import Tensor
 
 from lapwing.bayes import evidence
 from lapwing.bayes.evidence import Moments, Precisions, Problem, grouped
+from lapwing.bayes.indefinite import check_positive, lacking
 from lapwing.bayes.likelihoods import Gaussian
 from lapwing.bayes.linear_model import LinearModel
 from lapwing.bayes.noise import DATA, PRIOR, Noise
-from lapwing.bayes.priors import DiagonalPrior
+from lapwing.bayes.priors import DiagonalPrior, per_weight
 from lapwing.bayes.statistics import (
     Statistics,
     Whitened,
@@ -30,7 +31,6 @@ from lapwing.bayes.statistics import (
     whiten,
     whitened_data,
 )
-from lapwing.bayes.structured import per_weight
 from lapwing.linalg.curvature import Curvature
 from lapwing.linalg.operators import Diagonal, LinearOperator
 from lapwing.linalg.solvers import CG
@@ -192,14 +192,16 @@ class Approximate:
         """The posterior at these precisions, around zero.
 
         With V complete, Vᵀz = (Vᵀθ̃ + √k ζ) / (1 + k) for standard normals ζ has variance 1 / (1 + k): draws follow the
-        precision smoothly, as those that are made from the data do.
+        precision smoothly, as those that are made from the data do. Where a Hessian has k < 0 they are stretched.
         """
         basis = self.curvature.times(float(noise)).whitened(per_weight(prior.precision, prior.group_of))
+        check_positive(basis.values, prior)
         k, zeros = basis.values.double(), torch.zeros(len(basis.values), dtype=torch.float64)
         known = Statistics(
             basis=basis, values=k, targets=zeros, remainder=0.0,
             noise=Noise(self.seed, DATA).rows(0, len(k), self.draws),
-            prior_noise=k.sqrt()[:, None] * basis.coordinates(self.prior_noise().mT).mT, density=torch.ones_like(k),
+            prior_noise=k.abs().sqrt()[:, None] * basis.coordinates(self.prior_noise().mT).mT,
+            density=torch.ones_like(k),
             count=self.count, log_weight=self.log_weight + 0.5 * self.count * float(noise.log()),
         )  # fmt: skip
         return Whitened(prior.std, known)
@@ -228,6 +230,7 @@ class Approximate:
         return Problem(
             moments=self.moments(prior), counts=torch.tensor([self.count], dtype=torch.float64), sizes=prior.sizes,
             log_weight=self.log_weight, largest=self.largest, one_by_one=True,
+            positive_from=lacking(self.curvature.ratios(1.0)),
         )  # fmt: skip
 
     def in_multiples(self, prior: DiagonalPrior, noise: Tensor) -> Problem:
@@ -244,7 +247,7 @@ class Approximate:
         return Problem(
             moments=moments, counts=torch.tensor([self.count], dtype=torch.float64),
             sizes=prior.sizes.sum().reshape(1), log_weight=self.log_weight + 0.5 * self.count * float(noise.log()),
-            largest=float(k.max()), one_by_one=True,
+            largest=float(k.max()), one_by_one=True, positive_from=lacking(k),
         )  # fmt: skip
 
     @property

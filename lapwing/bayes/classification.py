@@ -222,7 +222,7 @@ def mode(
     (tensor([0.8800], dtype=torch.float64), True)
     """
     z = torch.zeros(loss.features.shape[1], dtype=torch.float64) if start is None else start
-    gap, dense, passes = 1.0, _is_cheap(loss), 0.0
+    gap, dense, passes = 1.0, is_cheap(loss), 0.0
     for steps in range(max_steps + 1):
         outputs = loss.outputs(z)
         log_prob, gradient = loss.log_prob(outputs), loss.gradient(z, outputs)
@@ -264,7 +264,8 @@ class Rooted:
         return self.root @ (self.root.mT @ x)
 
 
-def _is_cheap(loss: Loss) -> bool:
+def is_cheap(loss: Loss) -> bool:
+    """Whether Newton steps are by Cholesky."""
     p = loss.features.shape[1]
     return p <= DENSE_SIZE and not loss.features.rows_are_costly and len(loss.targets) * p * p <= DENSE_WORK
 

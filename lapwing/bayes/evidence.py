@@ -75,6 +75,7 @@ class Problem:
     log_weight: float
     largest: float  # eigenvalue of the scaled features' Gram matrix
     lowest_ratio: float = 0.0  # of prior to noise precision at which the moments can be trusted
+    positive_from: float = 0.0  # the ratio above which a curvature with negative eigenvalues makes a posterior
     one_by_one: bool = False  # whether moments take one setting at a time
     tune_prior: bool = True
     tune_noise: bool = True
@@ -267,10 +268,15 @@ def at_ratios(problem: Problem, at: Precisions, ratios: Tensor) -> Precisions:  
     return Precisions(torch.stack([one.prior for one in each]), torch.stack([one.noise for one in each]))
 
 
-def maximise(problem: Problem, start: Precisions, *, max_steps: int = 500, tolerance: float = 1e-9) -> Optimum:
-    """The maximum by quasi-Newton steps in the log precisions; groups that the data do not need are pruned."""
+def maximise(
+    problem: Problem, start: Precisions, *, max_steps: int = 500, tolerance: float = 1e-9, lowest: float = 0.0
+) -> Optimum:
+    """The maximum by quasi-Newton steps in the log precisions; groups that the data do not need are pruned.
+
+    No precision is looked at below `lowest`.
+    """
     trace: list[float] = []
-    lower, upper = np.log(_bounds(problem))
+    lower, upper = np.log(np.maximum(_bounds(problem), lowest))
 
     def negative(x: np.ndarray) -> tuple[float, np.ndarray]:
         at = _insert(problem, start, x)

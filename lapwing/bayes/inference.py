@@ -20,7 +20,7 @@ from lapwing.bayes.keeping import journal_of, kept_prior
 from lapwing.bayes.laplace import check_not_interpolating, surrogate, tangent
 from lapwing.bayes.likelihoods import Curved, Gaussian
 from lapwing.bayes.linear_model import LinearModel
-from lapwing.bayes.methods import CG, SGD, Exact, Krylov, LowRank, Method, Structural
+from lapwing.bayes.methods import CG, SGD, AtTheWeights, Exact, Krylov, LowRank, Method, Structural
 from lapwing.bayes.modes import with_mode
 from lapwing.bayes.noise import Noise
 from lapwing.bayes.posterior import Posterior, assemble
@@ -55,7 +55,8 @@ def infer(
     a pair of inputs and targets, the precision (and a noise that was not given) is the one with the best held-out
     density. A structured method (`Diagonal`, `KFAC`, `EKFAC`, `LowRank`) can take the evidence at the network's own
     weights, `evidence_at="weights"`: no mode is found, and precisions tuned by it are known to be too small. With
-    `validation` it does so by default, since what is tuned on held-out data needs neither.
+    `validation` it does so by default, since what is tuned on held-out data needs neither; `Hessian` and
+    `EmpiricalFisher`, which belong to those weights, always do.
 
     In a job of several processes (torchrun, or an initialised group of torch.distributed) that call this together on a
     network, each works on a share of the data and each has the result; shard=False lets one go alone.
@@ -97,7 +98,10 @@ def _inferred(
     report: Report, started: float, evidence_at: EvidenceAt, journal: Journal | None,
 ) -> Posterior:  # fmt: skip
     if isinstance(model.likelihood, Gaussian):
-        task = replace(_gaussian_task(model, choice, noise, draws, report, journal), evidence_at=evidence_at)
+        task = replace(
+            _gaussian_task(model, choice, noise, draws, report, journal), evidence_at=evidence_at,
+            by_evidence=validation is None,
+        )  # fmt: skip
         chosen, why = _choose(task, method)
         task = _shaped(task, chosen, model) if isinstance(chosen, Structural) else task
     else:
@@ -198,10 +202,11 @@ def _evidence_at(asked: EvidenceAt | None, method: Method | None, held_out: bool
         raise ValueError(f"evidence_at is {asked!r}, expected 'mode' or 'weights'")
     if asked == "weights" and not isinstance(method, Structural):
         raise ValueError(
-            "evidence_at='weights' is for Diagonal(), KFAC(), EKFAC() and LowRank(rank), which with as many pairs as "
-            f"weights is exact; the method is {method!r}"
+            "evidence_at='weights' is for Diagonal(), KFAC(), EKFAC(), Hessian(), EmpiricalFisher() and LowRank(rank), "
+            f"which with as many pairs as weights is exact; the method is {method!r}"
         )
-    return asked or ("weights" if held_out and isinstance(method, Structural) else "mode")
+    by_default = isinstance(method, AtTheWeights) or (held_out and isinstance(method, Structural))
+    return asked or ("weights" if by_default else "mode")
 
 
 def _with_stored(model: LinearModel, report: Report) -> LinearModel:

@@ -16,10 +16,12 @@ from lapwing.bayes.laplace import AtMode
 from lapwing.bayes.linear_model import LinearModel
 from lapwing.bayes.noise import Noise
 from lapwing.bayes.priors import DiagonalPrior
+from lapwing.bayes.spans import Span
 from lapwing.linalg.journal import Found, Journal
 from lapwing.linalg.ranks import Ranks
 
 OF_MODE = ("weights", "outputs", "factor")
+OF_SPAN = ("directions", "images")
 
 
 @contextmanager
@@ -71,10 +73,12 @@ def kept_mode(journal: Journal | None, name: str, make: Callable[[], AtMode]) ->
         found = make()
         tensors = {"precision": found.precision, "units": found.units, "coordinates": found.coordinates}
         tensors |= {f"mode.{part}": getattr(found.mode, part) for part in OF_MODE}
+        tensors |= {} if found.span is None else {f"span.{part}": getattr(found.span, part) for part in OF_SPAN}
         plain = {part.name: getattr(found.mode, part.name) for part in fields(Mode) if part.name not in OF_MODE}
         return {key: tensor for key, tensor in tensors.items() if tensor is not None}, plain
 
     tensors, plain = journal.found(name, find)
     parts: dict[str, Tensor | None] = {part: tensors.get(f"mode.{part}") for part in OF_MODE}
     mode: Any = Mode(**parts, **plain)  # type: ignore[arg-type]
-    return AtMode(tensors["precision"], tensors["units"], tensors["coordinates"], mode)
+    span = Span(*(tensors[f"span.{part}"] for part in OF_SPAN)) if "span.images" in tensors else None
+    return AtMode(tensors["precision"], tensors["units"], tensors["coordinates"], mode, span)

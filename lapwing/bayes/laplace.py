@@ -14,12 +14,13 @@ from typing import final
 import torch
 from torch import Tensor
 
-from lapwing.bayes import classification
+from lapwing.bayes import classification, spans
 from lapwing.bayes.classification import Loss, Mode, PerDatum
 from lapwing.bayes.evidence import EvidenceParts, Moments, Precisions, grouped
 from lapwing.bayes.likelihoods import Categorical, Curved, Gaussian
 from lapwing.bayes.linear_model import LinearModel
 from lapwing.bayes.priors import DiagonalPrior
+from lapwing.bayes.spans import Span
 from lapwing.bayes.statistics import Ritz
 from lapwing.linalg import krylov
 from lapwing.linalg.operators import Dense, Diagonal, Double, LinearOperator
@@ -42,6 +43,12 @@ class AtMode:
     units: Tensor  # (q,), standard deviations of the coordinates
     coordinates: Tensor  # (q,), weights over the prior's scale, or those of their row space
     mode: Mode
+    span: Span | None = None  # of coordinates, in which it was found by products alone
+
+    def span_in(self, units: Tensor) -> Span | None:
+        """The span at other units, orthonormal there; None where a direction has no length in them."""
+        kept = self.span is not None and bool((units > 0).all())
+        return self.span.times(1 / units).orthonormal() if kept and self.span is not None else None
 
 
 @final
@@ -61,20 +68,30 @@ class Tangent:
     lost: bool = False  # whether this is a place-holder: the loss is not in the file that the posterior came from
 
     def mode(
-        self, precision: Tensor, near: AtMode | None = None, preconditioner: Preconditioner | None = None
-    ) -> AtMode:
-        """The minimum of the loss at these precisions, started from that at others."""
+        self, precision: Tensor, near: AtMode | None = None, preconditioner: Preconditioner | None = None,
+        rough: float = 0.0,
+    ) -> AtMode:  # fmt: skip
+        """The minimum of the loss at these precisions, started from that at others; `rough` nats will do."""
         if self.lost:
             raise ValueError(LOST)
         std = precision.rsqrt()
         units = std.expand(self.design.shape[1]) if self.row_space is not None else std[self.prior.group_of]
-        loss = self.loss(units)
+        loss, tol = self.loss(units), max(rough, self._tolerance())
         start = self.start if near is None else near.coordinates
         start = torch.where(units > 0, start / torch.where(units > 0, units, 1), 0)
+        if self._by_products(loss):
+            span = None if near is None else near.span_in(units)
+            found, span = spans.mode(loss, start=start, span=span, tol=tol, rough=tol == rough)
+            return AtMode(precision, units, units * found.weights, found, span.times(units))
         found = classification.mode(
-            loss, start=start, preconditioner=preconditioner, tol=self._tolerance(), max_steps=self._max_steps()
+            loss, start=start, preconditioner=preconditioner, tol=tol, max_steps=self._max_steps()
         )
         return AtMode(precision, units, units * found.weights, found)
+
+    def _by_products(self, loss: Loss) -> bool:
+        """Whether a convex loss is known by costly products alone."""
+        costly = not (classification.is_cheap(loss) or loss.features.squares_are_cheap)
+        return costly and self.likelihood.curvature == "Hessian"
 
     def loss(self, units: Tensor) -> Loss:
         """The loss over coordinates in these units, standard deviations of the prior."""

@@ -154,6 +154,36 @@ class LowRank:
             raise ValueError(f"rank is {self.rank} and rtol {self.rtol}, expected rank ≥ 1 and 0 < rtol < 1")
 
 
+@final
+@dataclass(frozen=True)
+class Hessian:
+    """The true Hessian of −log p in the weights, dense, in place of the Gauss-Newton matrix: for small networks.
+
+    It adds the curvature of the network itself, so it can be indefinite; a precision that does not make up for that is
+    refused. Mode and evidence are those of the network's own weights, as in Laplace's approximation of MacKay (1992).
+
+    >>> import torch, lapwing as lw
+    >>> model, x, y = torch.nn.Linear(2, 1).double().eval(), torch.eye(2).double(), torch.ones(2, 1).double()
+    >>> lw.fit(model, (x, y), lw.Gaussian(0.5), prior=lw.Isotropic(1.0), method=Hessian()).covariance[0]
+    tensor([ 0.4462,  0.2462, -0.3077], dtype=torch.float64)
+    """
+
+
+@final
+@dataclass(frozen=True)
+class EmpiricalFisher:
+    """Σ over data of ∇log p ∇log pᵀ, dense, in place of the Gauss-Newton matrix: for comparison.
+
+    It knows the residuals and not the noise: where the network fits its data exactly it is zero, so do not expect error
+    bars of the right size (Kunstner et al. 2019).
+
+    >>> import torch, lapwing as lw
+    >>> model, x, y = torch.nn.Linear(2, 1).double().eval(), torch.eye(2).double(), torch.ones(2, 1).double()
+    >>> lw.fit(model, (x, y), lw.Gaussian(0.5), prior=lw.Isotropic(1.0), method=EmpiricalFisher()).covariance.shape
+    torch.Size([3, 3])
+    """
+
+
 def _check_sharing(sharing: str) -> None:
     if sharing not in ("expand", "reduce"):
         raise ValueError(f"sharing is {sharing!r}, expected 'expand' or 'reduce'")
@@ -164,5 +194,6 @@ def _check_probes(probes: int | None) -> None:
         raise ValueError(f"probes is {probes}, expected at least 1, or None for all outputs")
 
 
-Structural = Diagonal | KFAC | EKFAC | LowRank
+AtTheWeights = Hessian | EmpiricalFisher  # dense matrices that belong to the network at its own weights
+Structural = Diagonal | KFAC | EKFAC | LowRank | AtTheWeights
 Method = Exact | Krylov | CG | SGD | Structural

@@ -49,7 +49,10 @@ def with_mode(posterior: Posterior, near: AtMode | None = None) -> Posterior:
     return replace(
         posterior, at_mode=found, mean=tangent.weights(found), evidence_parts=parts,
         log_evidence=Estimate(parts.total, error),
-        diagnostics={**posterior.diagnostics, "mode_gap": found.mode.gap, "mode_steps": found.mode.steps},
+        diagnostics={
+            **posterior.diagnostics, "mode_gap": found.mode.gap, "mode_steps": found.mode.steps,
+            "mode_passes": posterior.diagnostics.get("mode_passes", 0.0) + found.mode.passes,
+        },
     )  # fmt: skip
 
 

@@ -190,6 +190,11 @@ class PerGroup:
         return DiagonalPrior(torch.ones(d, dtype=torch.float64), group_of, precision, names)
 
 
+def per_weight(precision: Tensor, group_of: Tensor) -> Tensor:  # (groups,), (p,) -> () or (p,)
+    """λ of every weight; one number where there is one group, which any structure can hold."""
+    return precision[0] if len(precision) == 1 else precision[group_of]
+
+
 def resolve(prior: Prior, groups: Callable[[str], Mapping[str, Any]] | None) -> Prior:
     """The prior with its groups by index, where they were given by a name that the model knows."""
     if isinstance(prior, PerGroup) and isinstance(prior.groups, str) and groups is not None:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lapwing.bayes import evidence, iterative
+from lapwing.bayes import evidence, indefinite, iterative
 from lapwing.bayes.approximate import (
     Approximate,
     EvidenceAt,
@@ -23,6 +23,7 @@ from lapwing.bayes.approximate import (
     least_squares,
 )
 from lapwing.bayes.evidence import LOWEST_RATIO, Optimum, Precisions, Problem, largest_value
+from lapwing.bayes.fixed_point import LARGEST_STEP, at_the_weights, determined, rough_enough, secant
 from lapwing.bayes.iterative import Sampler
 from lapwing.bayes.keeping import kept_mode
 from lapwing.bayes.laplace import AtMode, Known, Tangent
@@ -192,52 +193,29 @@ def _krylov_at_mode(task: Task, loss: Tangent, method: Krylov, why: str) -> Solv
     space = krylov.grow(scaled, block, min(2, method.steps or 2))
     ritz, passes, near = Ritz(space, scaled, method.rtol, known_trace(scaled)), 0.0, None
     seen: list[tuple[float, float]] = []
-    log_alpha, settled = _at_the_weights(from_space(space, ritz, count=0.0, log_weight=0.0), loss.start), False
+    statistics, settled = from_space(space, ritz, count=0.0, log_weight=0.0), False
+    log_alpha = at_the_weights(statistics, loss.start) + LARGEST_STEP  # from above, where space and mode are cheap
     for _ in range(MODE_ROUNDS):
         ritz = _grown(ritz, task, method, float(np.exp(log_alpha)), max(method.rtol, SEARCH_RTOL))
         statistics = from_space(ritz.space, ritz, count=0.0, log_weight=0.0)
         alpha = torch.tensor([np.exp(log_alpha)], dtype=torch.float64)
         known = Known(ritz, ritz.values / alpha) if loss.row_space is None else None
-        near = kept_mode(task.journal, f"mode {len(seen)}", partial(loss.mode, alpha, near, known))
+        gamma = determined(statistics, log_alpha)
+        rough = rough_enough(gamma, abs(seen[-1][1]) if seen else 1.0)
+        near = kept_mode(task.journal, f"mode {len(seen)}", partial(loss.mode, alpha, near, known, rough))
         passes += near.mode.passes
-        wanted = float(np.log(_determined(statistics, log_alpha) / float(loss.energies(near).sum())))
+        wanted = float(np.log(gamma / float(loss.energies(near).sum())))
         seen.append((log_alpha, wanted - log_alpha))
         task.report(f"prior precision {float(alpha):.4g}, {passes:.0f} passes for the mode")
         settled = abs(seen[-1][1]) < 1e-2
         if settled:
             break
-        log_alpha = _secant(seen)
+        log_alpha = secant(seen)
     ritz = _grown(ritz, task, method, float(np.exp(log_alpha)), method.rtol)
     statistics = from_space(ritz.space, ritz, count=0.0, log_weight=0.0)
     at = Precisions(*torch.tensor([[np.exp(log_alpha)], [1.0]], dtype=torch.float64))
     found = {**_told(ritz, method, at, why), "mode_passes": passes, "converged": settled}
     return replace(_solved(task, (statistics,), Optimum(at, len(seen), settled), found), at_mode=near)
-
-
-def _at_the_weights(statistics: Statistics, weights: Tensor) -> float:
-    """log α with α = γ(α) / ‖w̄‖², the evidence at the network's own weights: a start that costs nothing."""
-    energy, values = max(float(weights.square().sum()), 1e-300), statistics.values
-    low, high = (float(np.log(x)) for x in (1e-8 * float(values.max()), 1e4 * float(values.max())))
-    for _ in range(60):
-        middle = (low + high) / 2
-        found = max(_determined(statistics, middle), 1e-300)
-        low, high = (middle, high) if np.log(found / energy) > middle else (low, middle)
-    return (low + high) / 2
-
-
-def _determined(statistics: Statistics, log_alpha: float) -> float:
-    """γ at a precision."""
-    return statistics.trace_of(lambda s: s / (s + np.exp(log_alpha))).value
-
-
-def _secant(seen: list[tuple[float, float]]) -> float:
-    """The next log α: MacKay's step, or where two steps are known the root of the line through them, held in bounds."""
-    x, step = seen[-1]
-    if len(seen) > 1 and (change := seen[-2][1] - step):
-        towards = step * (x - seen[-2][0]) / change
-        if towards * step > 0:
-            step = towards
-    return x + float(np.clip(step, -2.5, 2.5))
 
 
 def _grown(ritz: Ritz, task: Task, method: Krylov, alpha: float, rtol: float) -> Ritz:
@@ -328,6 +306,8 @@ def _tuned_structure(known: Approximate, task: Task) -> tuple[Optimum, bool]:
         noise_hyperprior=task.model.gaussian.hyperprior,
     )  # fmt: skip
     start = Precisions(task.prior.precision, torch.ones(1, dtype=torch.float64))
+    if problem.positive_from > 0 and (problem.tune_prior or problem.tune_noise):
+        return indefinite.tuned(problem, start, task.by_evidence), False
     optimum = evidence.maximise(problem, evidence.scan(problem, start, 19))
     kept = _above_floor(problem, optimum.at, LOWEST_RATIO)
     return replace(optimum, at=kept), bool((kept.noise < optimum.at.noise).any())
@@ -353,7 +333,7 @@ def _tied(task: Task, sampler: Sampler) -> tuple[Precisions, Sampler]:
     if task.tangent is None:
         at = tune((statistics,), tied, task.choice, task.model.gaussian).at
     else:
-        log_alpha = _at_the_weights(statistics, task.tangent.start)
+        log_alpha = at_the_weights(statistics, task.tangent.start)
         at = Precisions(*torch.tensor([[np.exp(log_alpha)], [1.0]], dtype=torch.float64))
     at = Precisions(torch.where(at.prior.isfinite(), at.prior, float(space.ritz.max()) * at.noise), at.noise)
     draws, mean = krylov.draws_and_mean(space, alpha=float(at.prior), beta=float(at.noise), operator=sampler.features)
@@ -413,12 +393,14 @@ def _tuned_at_mode(
     if not choice.tuned:
         return Optimum(Precisions(prior.precision, one), 0, True)
     if not by_evidence:  # half of what can be determined is
-        middle = torch.full_like(prior.precision, float(values.median().clamp_min(1e-300)))
-        return Optimum(Precisions(middle, one), 0, True)
+        middle = max(float(values.median()), indefinite.STIFFER * gaussian.positive_from, 1e-300)
+        return Optimum(Precisions(torch.full_like(prior.precision, middle), one), 0, True)
     problem = replace(
         gaussian, moments=loss.moments(gaussian.moments), counts=torch.zeros(1, dtype=torch.float64), one_by_one=True,
         tune_noise=False, prior_hyperprior=choice.hyperprior,
     )  # fmt: skip
+    if problem.positive_from > 0:
+        return indefinite.tuned(problem, Precisions(prior.precision, one), by_evidence)
     return evidence.maximise(problem, evidence.scan(problem, Precisions(prior.precision, one), 13))
 
 

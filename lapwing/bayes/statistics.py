@@ -253,7 +253,11 @@ class Whitened:
     def pull(self, ratio: float = 1.0) -> Tensor:  # (rank, draws)
         """What the data add to each prior draw, in the basis, with the noise precision `ratio` times larger."""
         k, s = ratio * self.values[:, None], self.statistics
-        return k.sqrt() * (s.noise - ratio**0.5 * s.prior_noise) / (1 + k)
+        added = k.abs().sqrt() * (s.noise - ratio**0.5 * s.prior_noise) / (1 + k)
+        if not bool((k < 0).any()):
+            return added
+        widened = ((1 + k).rsqrt() - 1) * ratio**0.5 * s.prior_noise / k.abs().sqrt()  # Vᵀz = (1 + k)^-½ Vᵀθ̃
+        return torch.where(k < 0, widened, added)
 
     def deviations(self, prior_noise: Tensor) -> Tensor:  # (d, draws)
         """Draws minus their mean: the minimiser of ½‖ξ − G z‖² + ½‖z − θ̃‖², θ̃ the standard normals given."""

@@ -158,7 +158,7 @@ def unpack_structure(plain: dict[str, Any], tensors: dict[str, Tensor], prior: D
 def _pack_curvature(curvature: Curvature) -> Packed | None:
     if isinstance(curvature, Truncated):
         tensors = {f"curvature.{name}": getattr(curvature, name) for name in ("vectors", "values", "scale")}
-        plain: dict[str, Any] = {"kind": "truncated"}
+        plain: dict[str, Any] = {"kind": "truncated", "power": curvature.power}
     elif isinstance(curvature, Kronecker):
         plain = {"kind": "kronecker", "size": curvature.size}
         plain["blocks"] = [{"name": block.name, "kind": block.kind} for block in curvature.blocks]
@@ -174,7 +174,8 @@ def _pack_curvature(curvature: Curvature) -> Packed | None:
 
 def _unpack_curvature(plain: dict[str, Any], tensors: dict[str, Tensor]) -> Curvature:
     if plain["kind"] == "truncated":
-        return Truncated(tensors["curvature.vectors"], tensors["curvature.values"], tensors["curvature.scale"])
+        vectors, values, scale = (tensors[f"curvature.{name}"] for name in ("vectors", "values", "scale"))
+        return Truncated(vectors, values, scale, plain.get("power", 1))
     blocks = tuple(_block(told, named(tensors, f"curvature.{i}.")) for i, told in enumerate(plain["blocks"]))
     return Kronecker(blocks, plain["size"])
 

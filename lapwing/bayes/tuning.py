@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from lapwing.bayes.evidence import Precisions, Problem, at_ratios, objectives
+from lapwing.bayes.indefinite import first_peak
 from lapwing.bayes.likelihoods import Curved
 from lapwing.bayes.linear_model import Observed
 from lapwing.bayes.links import Link, checked
@@ -86,7 +87,7 @@ def held_out(
         b = float(1 / (share @ errors)) if tune_noise else 1.0
         return float(-0.5 * share @ (b * errors + (2 * np.pi * spread / b).log())), b
 
-    return _curve(problem if with_evidence else None, tune_noise, density, largest=problem.largest)
+    return _curve(problem, tune_noise, density, with_evidence=with_evidence)
 
 
 @final
@@ -136,7 +137,7 @@ def held_out_labels(
         )
         return -float(best.fun), 1.0
 
-    curve = _curve(problem if with_evidence else None, False, density, largest=problem.largest, points=LABEL_POINTS)
+    curve = _curve(problem, False, density, with_evidence=with_evidence, points=LABEL_POINTS)
     if temperature != "tune":
         return curve, temperature
     ratio = 1 / curve.best_precision
@@ -191,32 +192,32 @@ def _variance_over_ratio(
 
 
 def _curve(
-    problem: Problem | None, tune_noise: bool, density: Callable[[float], tuple[float, float]] | None,
-    *, largest: float | None = None, points: int = POINTS,
+    problem: Problem, tune_noise: bool, density: Callable[[float], tuple[float, float]] | None,
+    *, with_evidence: bool = True, points: int = POINTS,
 ) -> Curve:  # fmt: skip
-    """A grid of ratios, refined around the best one; without a problem the evidence is left out as NaN."""
-    problem = problem and replace(problem, tune_noise=tune_noise)
+    """A grid of ratios, refined around the best one; an evidence that is left out is NaN."""
+    problem = replace(problem, tune_noise=tune_noise)
     start = Precisions(torch.ones(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64))
 
     def score(log_ratios: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """What is maximised, the noise multiple and the log evidence at ratios of prior to noise precision."""
         ratios = torch.from_numpy(np.exp(log_ratios))
         if density is None:
-            assert problem is not None
             at = at_ratios(problem, start, ratios)
             values = objectives(problem, at).numpy()
             return values, at.noise[:, 0].numpy(), values
         values, b = np.array([density(float(1 / ratio)) for ratio in ratios]).T
-        if problem is None:
+        if not with_evidence:
             return values, b, np.full_like(values, np.nan)
         at = Precisions((ratios * torch.from_numpy(b))[:, None], torch.from_numpy(b.copy())[:, None])
         return values, b, objectives(problem, at).numpy()
 
-    top_value = largest if largest is not None else problem.largest if problem is not None else 1.0
-    centre = np.log(max(top_value, 1.0))
-    grid = np.linspace(min(-12.0, centre - 23), centre + 7, points)
+    centre, lowest = np.log(max(problem.largest, 1.0)), np.log(max(1.001 * problem.positive_from, 1e-300))
+    grid = np.linspace(max(min(-12.0, centre - 23), lowest), centre + 7, points)
     scores, noise, evidences = score(grid)
     best = int(np.argmax(scores))
+    if density is None and problem.positive_from > 0:  # the evidence grows without bound at the lower end
+        best = points - 1 - (first_peak(scores[::-1]) or 0)
     low, high = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
     found = scipy.optimize.minimize_scalar(lambda x: -score(np.array([x]))[0][0], bounds=(low, high), method="bounded")
     top = float(score(np.array([found.x]))[1][0])

@@ -16,15 +16,18 @@ from lapwing.bayes.likelihoods import Categorical
 from lapwing.bayes.methods import KFAC, Diagonal
 from lapwing.bench.regressors import best_of, falling
 from lapwing.facade import fit
-from lapwing.families import dropout, ensemble, sampled, swag, temperature, variational
+from lapwing.families import dropout, ensemble, swag, temperature, variational
 from lapwing.families import map as network_alone
 from lapwing.families.networks import Predictive
+from lapwing.families.sampled import Sampled
 from lapwing.network.parameters import last_layer
+from lapwing.network.subnetwork import subnetwork
 from lapwing.training import adam, train
 
 Pair = tuple[Tensor, Tensor]
 LABELS = Categorical()
 RATES, SWAG_RATES, MEMBERS, DRAWS = (0.1, 0.3), (1e-3, 1e-2, 5e-2), 5, 32
+SUBNETWORK = 1000  # weights
 
 
 @final
@@ -41,6 +44,7 @@ class Problem:
     few: int
     batch_size: int = 64
     learning_rate: float = 2e-3
+    total: int | None = None  # of the data that the network was trained on, where those here are a part
 
     def trained(self, model: nn.Module) -> nn.Module:
         """Trained by Adam with a falling rate, every network in the same way."""
@@ -53,8 +57,8 @@ class Problem:
         """A linearised posterior from a few of the data."""
         x, y = self.train
         return fit(
-            self.model, (x[: self.few], y[: self.few]), LABELS, total=len(x), validation=self.validation, draws=DRAWS,
-            seed=self.seed, progress=False, **options,
+            self.model, (x[: self.few], y[: self.few]), LABELS, total=self.total or len(x), draws=DRAWS,
+            validation=self.validation, seed=self.seed, progress=False, **options,
         )  # fmt: skip
 
 
@@ -66,13 +70,19 @@ def _temperature(problem: Problem) -> Predictive:
     return temperature.fit(_map(problem), problem.validation)
 
 
+def _subnetwork(problem: Problem) -> Predictive:
+    x, y = problem.train
+    few = x[: problem.few], y[: problem.few]
+    return problem.posterior(select=subnetwork(problem.model, few, LABELS, SUBNETWORK, score="predictive"))
+
+
 def _sampled(problem: Problem) -> Predictive:
     """Tuned as the linearised posterior is not: by the held-out density of the networks drawn."""
     posterior = problem.posterior(method=KFAC())
     start = float(posterior.prior.precision[0])
 
     def at(multiple: float) -> Callable[[], Predictive]:
-        return lambda: sampled.of(problem.model, posterior.at(precision=start * multiple))
+        return lambda: Sampled(posterior.at(precision=start * multiple))
 
     return best_of(map(at, (1.0, 10.0, 100.0, 1000.0)), problem.validation)
 
@@ -115,6 +125,7 @@ METHODS: dict[str, Callable[[Problem], Predictive]] = {
     "temperature": _temperature,
     "linearised": lambda problem: problem.posterior(),
     "last-layer": lambda problem: problem.posterior(select=last_layer(problem.model)),
+    "subnetwork": _subnetwork,
     "diagonal": lambda problem: problem.posterior(method=Diagonal()),
     "kfac": lambda problem: problem.posterior(method=KFAC()),
     "sampled": _sampled,

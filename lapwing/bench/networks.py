@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pickle import UnpicklingError
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -49,6 +49,18 @@ def mlp(sizes: Sequence[int], *, activation: Callable[[], nn.Module] = nn.Tanh, 
         return nn.Sequential(*layers[:-1])
 
     return seeded(make, seed)
+
+
+class Wide(nn.Module):
+    """(1/N) Σ_j a_j relu(⟨b_j, x⟩ + c_j), one hidden layer of N units whose output is an average over them."""
+
+    def __init__(self, inputs: int, hidden: int, outputs: int) -> None:
+        super().__init__()
+        self.hidden, self.out = nn.Linear(inputs, hidden), nn.Linear(hidden, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, inputs) to (n, outputs)."""
+        return self.out(self.hidden(x).relu()) / self.hidden.out_features
 
 
 def lenet(classes: int = 10, *, channels: int = 1, size: int = 28, seed: int = 0) -> nn.Sequential:
@@ -132,14 +144,15 @@ class Transformer(nn.Module):
 
 
 def transformer(
-    classes: int = 10, *, channels: int = 1, size: int = 28, patch: int = 7, layers: int = 2, seed: int = 0
-) -> Transformer:
-    """A Transformer of width 64 with 4 heads for square pictures.
+    classes: int = 10, *, channels: int = 1, size: int = 28, patch: int = 7, width: int = 64, heads: int = 4,
+    layers: int = 2, seed: int = 0,
+) -> Transformer:  # fmt: skip
+    """A Transformer for square pictures.
 
     >>> transformer()(torch.zeros(2, 1, 28, 28)).shape
     torch.Size([2, 10])
     """
-    return seeded(lambda: Transformer(classes, channels, size, patch, 64, 4, layers), seed)
+    return seeded(lambda: Transformer(classes, channels, size, patch, width, heads, layers), seed)
 
 
 class Residual(nn.Module):
@@ -156,9 +169,100 @@ class Residual(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(n, inputs, h, w) to (n, outputs, h / stride, w / stride)."""
         inner = self.bn2(self.conv2(functional.relu(self.bn1(self.conv1(x)))))
-        if self.extra or self.stride > 1:
-            x = functional.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, self.extra, self.extra))
-        return functional.relu(inner + x)
+        return functional.relu(inner + _widened(x, self.stride, self.extra))
+
+
+def _widened(x: Tensor, stride: int, extra: int) -> Tensor:
+    if not extra and stride == 1:
+        return x
+    return functional.pad(x[:, :, ::stride, ::stride], (0, 0, 0, 0, extra, extra))
+
+
+class PreActivation(nn.Module):
+    """The same with each normalisation before its convolution (He et al. 2016b): only the first of them feeds one."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.bn1 = nn.BatchNorm2d(inputs)
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        self.stride, self.extra = stride, (outputs - inputs) // 2
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, inputs, h, w) to (n, outputs, h / stride, w / stride)."""
+        inner = self.conv2(functional.relu(self.bn2(self.conv1(functional.relu(self.bn1(x))))))
+        return inner + _widened(x, self.stride, self.extra)
+
+
+class Fixup(nn.Module):
+    """The same without normalisation: scalar biases and a scale, the second convolution zero at first.
+
+    The first is made smaller by the square root of the number of blocks (Zhang et al. 2019, with two convolutions).
+    """
+
+    def __init__(self, inputs: int, outputs: int, stride: int, blocks: int) -> None:
+        super().__init__()
+        self.biases, self.scale = nn.Parameter(torch.zeros(4)), nn.Parameter(torch.ones(1))
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        nn.init.normal_(self.conv1.weight, std=(2 / (9 * outputs)) ** 0.5 * blocks**-0.5)
+        nn.init.zeros_(self.conv2.weight)
+        self.stride, self.extra = stride, (outputs - inputs) // 2
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, inputs, h, w) to (n, outputs, h / stride, w / stride)."""
+        first, second, third, last = self.biases
+        inner = functional.relu(self.conv1(x + first) + second)
+        inner = self.scale * self.conv2(inner + third) + last
+        return functional.relu(inner + _widened(x, self.stride, self.extra))
+
+
+class SmallResNet(nn.Module):
+    """A convolution, three residual blocks of one kind, the second with half the pixels, and a head on their mean."""
+
+    def __init__(
+        self, blocks: Sequence[nn.Module], before: nn.Module, after: nn.Module, width: int, ends: Sequence[int]
+    ) -> None:
+        super().__init__()
+        channels, classes = ends
+        self.stem, self.before = nn.Conv2d(channels, width, 3, padding=1, bias=False), before
+        self.blocks, self.after = nn.Sequential(*blocks), after
+        self.head = nn.Linear(2 * width, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits of pictures in [0, 1]: (n, channels, h, w) to (n, classes)."""
+        return self.head(self.after(self.blocks(self.before(self.stem(x)))).mean((2, 3)))
+
+
+def small_resnet(
+    kind: Literal["batchnorm", "pre-activation", "fixup"] = "batchnorm", classes: int = 10, *, channels: int = 1,
+    width: int = 18, seed: int = 0,
+) -> SmallResNet:  # fmt: skip
+    """A ResNet of three blocks, with BatchNorm after or before its convolutions or without any: about 47,000 weights.
+
+    >>> small_resnet("fixup")(torch.zeros(2, 1, 8, 8)).shape
+    torch.Size([2, 10])
+    """
+    sizes = (width, width, 1), (width, 2 * width, 2), (2 * width, 2 * width, 1)
+
+    def make() -> SmallResNet:
+        ends = channels, classes
+        if kind == "batchnorm":
+            before = nn.Sequential(nn.BatchNorm2d(width), nn.ReLU())
+            return SmallResNet([Residual(*size) for size in sizes], before, nn.Identity(), width, ends)
+        if kind == "pre-activation":
+            after = nn.Sequential(nn.BatchNorm2d(2 * width), nn.ReLU())
+            return SmallResNet([PreActivation(*size) for size in sizes], nn.Identity(), after, width, ends)
+        if kind == "fixup":
+            blocks = [Fixup(*size, blocks=len(sizes)) for size in sizes]
+            network = SmallResNet(blocks, nn.ReLU(), nn.Identity(), width, ends)
+            nn.init.zeros_(network.head.weight)
+            nn.init.zeros_(network.head.bias)
+            return network
+        raise ValueError(f"no small ResNet is of kind {kind!r}; there are batchnorm, pre-activation, fixup")
+
+    return seeded(make, seed)
 
 
 class ResNet20(nn.Module):
@@ -205,7 +309,7 @@ class Basic(nn.Module):
         super().__init__()
         self.conv1, self.bn1 = nn.Conv2d(inputs, width, 3, stride, padding=1, bias=False), nn.BatchNorm2d(width)
         self.conv2, self.bn2 = nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)
-        self.shortcut = _shortcut(inputs, width, stride)
+        self.shortcut = _projection(inputs, width, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, inputs, h, w) to (n, width, h / stride, w / stride)."""
@@ -223,7 +327,7 @@ class Bottleneck(nn.Module):
         self.conv1, self.bn1 = nn.Conv2d(inputs, width, 1, bias=False), nn.BatchNorm2d(width)
         self.conv2, self.bn2 = nn.Conv2d(width, width, 3, stride, padding=1, bias=False), nn.BatchNorm2d(width)
         self.conv3, self.bn3 = nn.Conv2d(width, 4 * width, 1, bias=False), nn.BatchNorm2d(4 * width)
-        self.shortcut = _shortcut(inputs, 4 * width, stride)
+        self.shortcut = _projection(inputs, 4 * width, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, inputs, h, w) to (n, 4 · width, h / stride, w / stride)."""
@@ -231,7 +335,7 @@ class Bottleneck(nn.Module):
         return functional.relu(self.bn3(self.conv3(inner)) + self.shortcut(x))
 
 
-def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Module:
+def _projection(inputs: int, outputs: int, stride: int) -> nn.Module:
     if stride == 1 and inputs == outputs:
         return nn.Identity()
     return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))

@@ -7,52 +7,98 @@ best held-out log density; the noise is tuned on the held-out data too, unless t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, final
 
+import torch
 from torch import Tensor, nn
 
 from lapwing.bayes.likelihoods import Gaussian
 from lapwing.bayes.methods import KFAC, Diagonal
-from lapwing.bayes.priors import Isotropic
+from lapwing.bayes.posterior import Posterior
+from lapwing.bayes.predictive import Prediction
+from lapwing.bayes.priors import GPrior, Isotropic
+from lapwing.bench import side_by_side
 from lapwing.bench.scores import validation_nll
 from lapwing.facade import fit
-from lapwing.families import dropout, ensemble, mcmc, sampled, swag, variational
+from lapwing.families import dropout, ensemble, mcmc, swag, variational
 from lapwing.families import map as network_alone
 from lapwing.families.networks import Predictive
+from lapwing.families.sampled import Sampled
 from lapwing.network.parameters import last_layer
-from lapwing.training import Diverged, adam, train
+from lapwing.training import Diverged
 
 Pair = tuple[Tensor, Tensor]
 RATES = (0.005, 0.01, 0.05, 0.1)  # of dropout, as in Gal & Ghahramani's experiments
-SWAG_RATES = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
-MEMBERS, DRAWS, SWAG_EPOCHS = 5, 100, 40
+SWAG_RATES, SWAG_STEPS, ITERATES = (1e-3, 1e-2, 3e-2, 1e-1), 500, 40
+TAUS, VOGN_RATES, VARIATIONAL_STEPS = (1e-3, 1e-2, 1e-1), (1e-3, 1e-2, 5e-2), 800
+MEMBERS, DRAWS = 5, 100
+DECAYS, DROPOUT_DECAY = (0.0, 0.1, 1.0), 0.1  # prior precisions at unit noise
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """A network to be given error bars."""
+    """Networks to be given error bars: all of one shape, trained in one way."""
 
-    make: Callable[[int], nn.Module]  # untrained, by seed
-    model: nn.Module  # trained, in eval mode
+    stacks: tuple[tuple[nn.Sequential, ...], ...]  # networks from several starts for each of DECAYS, in eval mode
+    dropped: tuple[nn.Sequential, ...]  # trained with dropout at each of RATES, without the layers that drop
     train: Pair
     validation: Pair
-    epochs: int
     batch_size: int
     learning_rate: float
     seed: int
-    folder: Path | None = None  # where members of an ensemble leave their checkpoints
 
-    def trained(self, model: nn.Module, epochs: int | None = None) -> nn.Module:
-        """Trained as the network was: Adam with a falling rate, and the weights of the best epoch on held-out data."""
-        return train(
-            model, self.train, Gaussian(), epochs=epochs or self.epochs, batch_size=self.batch_size,
-            optimiser=adam(self.learning_rate), schedule=falling, validation=self.validation, seed=self.seed,
-            progress=False,
-        )  # fmt: skip
+    @cached_property
+    def members(self) -> tuple[nn.Sequential, ...]:
+        """The networks with the weight decay that did best on held-out data, on average over starts."""
+        return min(self.stacks, key=lambda members: sum(held_out_error(one, self.validation) for one in members))
+
+    @property
+    def model(self) -> nn.Sequential:
+        """The network of all methods that take one."""
+        return self.members[0]
+
+    @property
+    def rows(self) -> Pair:
+        """Training and held-out rows together."""
+        x, y = (torch.cat(parts) for parts in zip(self.train, self.validation, strict=True))
+        return x, y
+
+    def epochs(self, steps: int) -> int:
+        """As many passes over the data as take about so many steps."""
+        return max(2, round(steps * self.batch_size / len(self.train[0])))
+
+
+def untrained(make: Callable[[int], nn.Sequential]) -> list[nn.Sequential]:
+    """The networks of a problem before training: the same starts for each of DECAYS, then one for each of RATES."""
+    return [*(make(k) for _ in DECAYS for k in range(MEMBERS)), *(make(MEMBERS + k) for k in range(len(RATES)))]
+
+
+def problem(networks: Sequence[nn.Sequential], train: Pair, validation: Pair, **options: Any) -> Problem:
+    """A problem with the networks of `untrained`, in that order."""
+    cut = len(DECAYS) * MEMBERS
+    stacks = tuple(tuple(networks[first : first + MEMBERS]) for first in range(0, cut, MEMBERS))
+    return Problem(stacks, tuple(networks[cut:]), train, validation, **options)
+
+
+def fitted(given: Problem, steps: int) -> None:
+    """Trains all networks side by side: Adam with a falling rate, each with its best epoch on held-out data."""
+    n, alone = len(given.train[0]), [one for members in given.stacks for one in members]
+    decays = [decay / n for decay in DECAYS for _ in range(MEMBERS)] + [DROPOUT_DECAY / n] * len(RATES)
+    side_by_side.train(
+        [*alone, *given.dropped], given.train, given.validation, epochs=given.epochs(steps),
+        batch_size=given.batch_size, learning_rate=given.learning_rate, schedule=falling, decays=decays,
+        rates=[0.0] * len(alone) + list(RATES), seed=given.seed,
+    )  # fmt: skip
+
+
+def held_out_error(model: nn.Module, validation: Pair) -> float:
+    """The mean squared error on held-out data."""
+    with torch.no_grad():
+        return float((model(validation[0]) - validation[1]).square().mean())
 
 
 def falling(done: float) -> float:
@@ -79,8 +125,15 @@ def _map(problem: Problem) -> Predictive:
     return network_alone.fit(problem.model, problem.train, Gaussian(), validation=problem.validation)
 
 
-def _linearised(problem: Problem) -> Predictive:
-    return fit(problem.model, problem.train, Gaussian(), draws=DRAWS, seed=problem.seed, progress=False)
+def _posterior(model: nn.Module, problem: Problem, **options: Any) -> Posterior:
+    """By evidence, so that held-out rows have chosen nothing but when training stopped, and may count as data."""
+    return fit(model, problem.rows, Gaussian(), draws=DRAWS, seed=problem.seed, progress=False, **options)
+
+
+def _by_evidence(model: nn.Module, problem: Problem) -> Posterior:
+    """The prior as well: one precision for features of unit curvature, or one for all weights as they are."""
+    found = (_posterior(model, problem, prior=prior) for prior in (GPrior(), Isotropic()))
+    return max(found, key=lambda posterior: posterior.log_evidence.value)
 
 
 def _held_out(problem: Problem) -> Predictive:
@@ -90,17 +143,24 @@ def _held_out(problem: Problem) -> Predictive:
     )  # fmt: skip
 
 
-def _isotropic(problem: Problem) -> Predictive:
-    return fit(
-        problem.model, problem.train, Gaussian(), prior=Isotropic(), draws=DRAWS, seed=problem.seed, progress=False
-    )
+@final
+@dataclass(frozen=True, eq=False)
+class Mixture:
+    """Several linearised posteriors that count alike (Eschenhagen et al. 2021)."""
 
+    parts: tuple[Posterior, ...]
 
-def _last_layer(problem: Problem) -> Predictive:
-    select = last_layer(problem.model)
-    return fit(
-        problem.model, problem.train, Gaussian(), select=select, draws=DRAWS, seed=problem.seed, progress=False
-    )  # fmt: skip
+    def predict(self, inputs: Tensor) -> Prediction:
+        """The moments of the mixture, and the draws of all."""
+        found = [part.predict(inputs) for part in self.parts]
+        means = torch.stack([one.mean for one in found])
+        spread = torch.stack([one.epistemic_variance for one in found]).mean(0) + means.var(0, correction=0)
+        noise = torch.stack([one.aleatoric_variance for one in found]).mean(0)
+        drawn = torch.cat([one.draws for one in found if one.draws is not None])
+        return replace(
+            found[0], mean=means.mean(0), epistemic_variance=spread, noise_variance=noise, draws=drawn,
+            standard_error=None, bounds=None, prior_variance="a mixture has no one prior",
+        )  # fmt: skip
 
 
 def _structured(method: Any) -> Callable[[Problem], Predictive]:
@@ -114,42 +174,45 @@ def _structured(method: Any) -> Callable[[Problem], Predictive]:
 
 
 def _sampled(problem: Problem) -> Predictive:
-    posterior = fit(problem.model, problem.train, Gaussian(), draws=DRAWS, seed=problem.seed, progress=False)
-    return sampled.of(problem.model, posterior)
+    return Sampled(_by_evidence(problem.model, problem))
 
 
 def _dropout(problem: Problem) -> Predictive:
-    def with_rate(rate: float) -> Callable[[], Predictive]:
+    def at(model: nn.Module, rate: float) -> Callable[[], Predictive]:
         return lambda: dropout.fit(
-            problem.trained(dropout.insert(problem.make(problem.seed), rate, inputs=True)), problem.train, Gaussian(),
-            validation=problem.validation, draws=DRAWS, seed=problem.seed,
+            dropout.insert(model, rate, inputs=True).eval(), problem.train, Gaussian(), validation=problem.validation,
+            draws=DRAWS, seed=problem.seed,
         )  # fmt: skip
 
-    return best_of(map(with_rate, RATES), problem.validation)
+    return best_of(map(at, problem.dropped, RATES), problem.validation)
 
 
 def _ensemble(problem: Problem) -> Predictive:
-    others = [problem.trained(problem.make(1000 + MEMBERS * problem.seed + k)) for k in range(1, MEMBERS)]
-    return ensemble.of([problem.model, *others], problem.train, Gaussian(), validation=problem.validation)
+    return ensemble.of(problem.members, problem.train, Gaussian(), validation=problem.validation)
 
 
 def _swag(problem: Problem) -> Predictive:
+    epochs = problem.epochs(SWAG_STEPS)
+
     def at(rate: float) -> Callable[[], Predictive]:
         return lambda: swag.fit(
-            problem.model, problem.train, Gaussian(), epochs=SWAG_EPOCHS, learning_rate=rate,
-            batch_size=problem.batch_size, validation=problem.validation, draws=DRAWS, seed=problem.seed,
-            progress=False,
+            problem.model, problem.train, Gaussian(), epochs=epochs, per_epoch=max(1, ITERATES // epochs),
+            learning_rate=rate, batch_size=problem.batch_size, validation=problem.validation, draws=DRAWS,
+            seed=problem.seed, progress=False,
         )  # fmt: skip
 
     return best_of(map(at, SWAG_RATES), problem.validation)
 
 
 def _tempered(problem: Problem) -> Predictive:
-    return variational.fit(
-        problem.model, problem.train, Gaussian(), epochs=max(20, problem.epochs // 5), batch_size=problem.batch_size,
-        method=variational.BayesByBackprop(problem.learning_rate), validation=problem.validation, schedule=falling,
-        draws=DRAWS, seed=problem.seed, progress=False,
-    )  # fmt: skip
+    def at(tau: float) -> Callable[[], Predictive]:
+        return lambda: variational.fit(
+            problem.model, problem.train, Gaussian(), epochs=problem.epochs(VARIATIONAL_STEPS),
+            temperature=variational.Balanced(tau), batch_size=problem.batch_size, schedule=falling, draws=DRAWS,
+            method=variational.BayesByBackprop(problem.learning_rate), seed=problem.seed, progress=False,
+        )  # fmt: skip
+
+    return best_of(map(at, TAUS), problem.validation)
 
 
 def _vogn(problem: Problem) -> Predictive:
@@ -157,29 +220,29 @@ def _vogn(problem: Problem) -> Predictive:
 
     def at(rate: float) -> Callable[[], Predictive]:
         return lambda: variational.fit(
-            problem.model, problem.train, noise, temperature=1.0, epochs=max(20, problem.epochs // 5),
+            problem.model, problem.train, noise, temperature=1.0, epochs=problem.epochs(VARIATIONAL_STEPS),
             batch_size=problem.batch_size, method=variational.NaturalGradient("vogn", learning_rate=rate),
             schedule=falling, draws=DRAWS, seed=problem.seed, progress=False,
         )  # fmt: skip
 
-    return best_of(map(at, (1e-3, 1e-2, 5e-2)), problem.validation)
+    return best_of(map(at, VOGN_RATES), problem.validation)
 
 
 def _hmc(problem: Problem) -> Predictive:
-    """Four chains from four networks; an R-hat far above one among the scores says that they did not meet."""
-    starts = [problem.trained(problem.make(2000 + 4 * problem.seed + k), problem.epochs // 4) for k in range(4)]
+    """Four chains from four members; an R-hat far above one among the scores says that they did not meet."""
     return mcmc.fit(
-        problem.model, problem.train, Gaussian(), method=mcmc.HMC(max_steps=64), prior_precision=None, chains=4,
-        warmup=200, draws=80, thin=2, start=starts, seed=problem.seed, progress=False,
+        problem.model, problem.train, Gaussian(), method=mcmc.HMC(max_steps=100), prior_precision=None, chains=4,
+        warmup=400, draws=60, thin=3, start=problem.members[:4], seed=problem.seed, progress=False,
     )  # fmt: skip
 
 
 METHODS: dict[str, Callable[[Problem], Predictive]] = {
     "map": _map,
-    "linearised": _linearised,
+    "linearised": lambda problem: _by_evidence(problem.model, problem),
+    "linearised-g": lambda problem: _posterior(problem.model, problem),
     "linearised-validation": _held_out,
-    "linearised-isotropic": _isotropic,
-    "last-layer": _last_layer,
+    "linearised-ensemble": lambda problem: Mixture(tuple(_by_evidence(one, problem) for one in problem.members)),
+    "last-layer": lambda problem: _posterior(problem.model, problem, select=last_layer(problem.model)),
     "diagonal": _structured(Diagonal()),
     "kfac": _structured(KFAC()),
     "sampled": _sampled,

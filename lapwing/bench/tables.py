@@ -129,8 +129,8 @@ def _section(study: Study, rows: list[Entry], data: str, reference: str | None) 
 
 
 def _ranked(score: str) -> bool:
-    """Whether there is a better and a worse: coverage and width have a target instead."""
-    return score not in ("coverage", "width", "gap_std", "confidence")
+    """Whether there is a better and a worse: coverage and width have a target instead, and R-hat is of chains alone."""
+    return score not in ("coverage", "width", "gap_std", "confidence", "r_hat")
 
 
 def _row(cells: list[str]) -> str:

@@ -49,8 +49,7 @@ def study(name: str) -> Study:
     from lapwing.bench.studies import STUDIES
 
     if name not in STUDIES:
-        listed = "; ".join(f"{known.name} ({known.about})" for known in STUDIES.values())
-        raise ValueError(f"no task is called {name!r}; there are {listed}")
+        raise ValueError(f"no task is called {name!r}; there are {', '.join(STUDIES)}")
     return STUDIES[name]
 
 

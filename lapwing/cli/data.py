@@ -75,17 +75,25 @@ def _existing(path: Path) -> Path:
     return path
 
 
+def _not_finite(values: np.ndarray) -> str:
+    """The rows that hold NaN or infinity, in words; empty where there are none."""
+    rows = np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(1))
+    if not len(rows):
+        return ""
+    named = ", ".join(map(str, rows[:5])) + (", …" if len(rows) > 5 else "")
+    return f"row {named}" if len(rows) == 1 else f"{len(rows)} rows ({named})"
+
+
 def _checked(found: Loaded, wanted: Columns) -> Loaded:
     if not len(found.inputs):
         raise ValueError(f"{found.source}: there are no rows")
     if found.targets is None and wanted.needs_target:
         raise ValueError(f"{found.source}: there are no targets; name their column with --target")
-    if not np.isfinite(found.inputs).all():
-        row = int(np.argwhere(~np.isfinite(found.inputs).reshape(len(found.inputs), -1).all(1))[0, 0])
-        raise ValueError(f"{found.source}: inputs are NaN or infinite, first in row {row}: remove or impute them")
+    if bad := _not_finite(found.inputs):
+        raise ValueError(f"{found.source}: inputs are NaN or infinite in {bad}: remove or impute them")
     targets = found.targets
-    if targets is not None and targets.dtype.kind == "f" and not np.isfinite(targets).all():
-        raise ValueError(f"{found.source}: targets are NaN or infinite: remove these rows")
+    if targets is not None and targets.dtype.kind == "f" and (bad := _not_finite(targets)):
+        raise ValueError(f"{found.source}: targets are NaN or infinite in {bad}: remove these rows")
     if targets is not None and len(targets) != len(found.inputs):
         raise ValueError(f"{found.source}: {len(found.inputs)} inputs and {len(targets)} targets")
     return found

@@ -94,30 +94,36 @@ def with_noise(found: Any, data: Any) -> Likelihood:
     pairs = list(Source.of(data).in_order(BATCH))
     functions = torch.cat([found.functions(inputs) for inputs, _ in pairs], dim=1)
     targets = torch.cat([targets for _, targets in pairs])
-    mean, variance = functions.mean(0), functions.var(0, correction=0)
-    return Gaussian(best_noise(mean, variance, targets.reshape(mean.shape), per_output=likelihood.per_output))
+    targets = targets.reshape(functions.shape[1:]).to(functions)
+    return Gaussian(best_noise(functions, targets, per_output=likelihood.per_output))
 
 
-def best_noise(mean: Tensor, variance: Tensor, targets: Tensor, *, per_output: bool = False) -> Tensor:  # () or (c,)
-    """The noise_std that maximises Σ log N(targets; mean, variance + noise_std²), one for all or one per output.
+def best_noise(functions: Tensor, targets: Tensor, *, per_output: bool = False) -> Tensor:  # () or (c,)
+    """The noise_std that maximises Σ log p(targets), p the average of N(functions, noise_std²) over sets of weights.
 
-    It never falls below a thousandth of the root mean square error, where the variance alone is too wide.
+    One for all outputs or one for each; functions are (sets, n, …). It is the density of the mixture itself, not of the
+    Gaussian with its moments: that one has no need of noise where the sets lie far apart, and a set of weights without
+    noise predicts nothing.
 
-    >>> best_noise(torch.zeros(4), torch.zeros(4), torch.tensor([1.0, -1.0, 2.0, 0.0])).square()
+    >>> best_noise(torch.zeros(1, 4), torch.tensor([1.0, -1.0, 2.0, 0.0])).square()
     tensor(1.5000, dtype=torch.float64)
     """
-    if per_output and mean.ndim > 1:
-        columns = zip(*(part.unbind(1) for part in (mean, variance, targets)), strict=True)
+    if per_output and targets.ndim > 1:
+        columns = zip(functions.unbind(2), targets.unbind(1), strict=True)
         return torch.stack([best_noise(*column) for column in columns])
-    squares, spread = (targets - mean).double().square().flatten(), variance.double().flatten()
-    if not bool(spread.any()):
+    squares = (targets - functions).double().square().reshape(len(functions), len(targets), -1)
+    if len(functions) == 1:
         return squares.mean().sqrt()
+    outputs, squares = squares.shape[2], squares.sum(2)  # one datum's outputs belong to one function
 
     def loss(log_variance: float) -> float:
-        whole = spread + float(np.exp(log_variance))
-        return float((squares / whole + whole.log()).mean())
+        each = (-squares / (2 * float(np.exp(log_variance)))).logsumexp(0)
+        return outputs * log_variance / 2 - float(each.mean())
 
-    low = float((1e-6 * squares.mean()).clamp_min(1e-300).log())
-    high = float(squares.max().clamp_min(1e-300).log()) + 1e-9  # the best noise is below the largest error
-    best = scipy.optimize.minimize_scalar(loss, bounds=(low, high), method="bounded", options={"xatol": 1e-7})
+    ends = squares.amin(0).mean(), squares.amax(0).mean()  # at the best one the noise is a weighted mean of squares
+    low, high = (float((end / outputs).clamp_min(1e-300).log()) for end in ends)
+    grid = np.linspace(low, high, 30)
+    start = grid[int(np.argmin([loss(value) for value in grid]))]
+    near = (start - (grid[1] - grid[0]) - 1e-9, start + (grid[1] - grid[0]) + 1e-9)
+    best = scipy.optimize.minimize_scalar(loss, bounds=near, method="bounded", options={"xatol": 1e-7})
     return torch.tensor(float(np.exp(best.x / 2)), dtype=torch.float64)

@@ -69,8 +69,9 @@ class Truncated(LinearOperator):
     """
 
     vectors: Tensor  # (p, rank), orthonormal
-    values: Tensor  # (rank,)
+    values: Tensor  # (rank,); of a Hessian, of rank p, some may be negative
     scale: Tensor  # (p,)
+    power: int = 1  # of a noise precision that it grows with: an empirical Fisher has the square
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -89,7 +90,7 @@ class Truncated(LinearOperator):
 
     def times(self, factor: float) -> Truncated:
         """The same with M multiplied, as by a noise precision."""
-        return replace(self, values=factor * self.values)
+        return replace(self, values=factor**self.power * self.values)
 
     def ratios(self, precision: Tensor | float) -> Tensor:  # (rank,)
         """The eigenvalues k of M relative to the prior's precision λ S⁻²; outside the span they are zero."""
@@ -142,6 +143,10 @@ class Truncated(LinearOperator):
         if given.ndim == 0:
             return self.scale * given.rsqrt(), self.vectors, self.values / given
         root = given.rsqrt()  # several precisions turn the eigenvectors
+        if bool((self.values < 0).any()):
+            turned = root[:, None] * self.vectors
+            values, vectors = torch.linalg.eigh((turned * self.values) @ turned.mT)
+            return self.scale * root, vectors, values
         vectors, singular, _ = torch.linalg.svd(root[:, None] * self.vectors * self.values.sqrt(), full_matrices=False)
         return self.scale * root, vectors, singular.square()
 

@@ -7,18 +7,59 @@ can be indefinite) and of ∇log p ∇log pᵀ (the empirical Fisher, which know
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.func import grad, jacrev, vmap
 
+from lapwing.bayes.likelihoods import Gaussian, Likelihood
+from lapwing.bayes.linear_model import Observed
+from lapwing.bayes.methods import AtTheWeights, Hessian
+from lapwing.linalg.memory import check_memory
+from lapwing.linalg.spectral import cutoff
+from lapwing.linalg.truncated import Truncated
 from lapwing.network.batches import Inputs
 from lapwing.network.jacobian import Jacobian, Network
 from lapwing.network.kfac.roots import Root
+from lapwing.network.nests import Nest, Sample, mapped
 
 Energy = Callable[[Tensor, Tensor], Tensor]  # outputs (b, c) and targets -> −log p, summed
-Pairs = Iterable[tuple[Tensor, Tensor]]
+Pairs = Iterable[tuple[Sample, Tensor]]
 CHUNK = 64  # rows of a Hessian at once
+LARGEST = 5000  # weights: a dense matrix of more would take minutes
+
+
+def dense(
+    method: AtTheWeights, network: Network, inputs: Inputs, likelihood: Likelihood, observed: Observed, scale: Tensor
+) -> Truncated:
+    """The Hessian or the empirical Fisher of observed data, decomposed in units of the prior's scale (p,).
+
+    A noise that is to be tuned is one here. Everything is in double precision, since small eigenvalues may be negative.
+    """
+    if network.layout.size > LARGEST:
+        raise ValueError(
+            f"{method!r} makes a dense matrix, and the network has {network.layout.size:,} weights chosen of at most "
+            f"{LARGEST:,}: select fewer, as the last layer, or use KFAC() or LowRank(rank)"
+        )
+    check_memory(8 * 4.5 * network.layout.size**2, f"{method!r}", "select fewer weights, or use KFAC()")
+    network, targets, counts = _in_double(network), observed.targets, _by_datum(observed, inputs.count)
+    numbered, start = list[tuple[Sample, Tensor]](), 0
+    for batch in inputs:
+        numbered.append((_as_double(batch), torch.arange(start, start + len(batch))))
+        start += len(batch)
+    if isinstance(method, Hessian):
+        matrix, power = hessian(network, numbered, _energy(likelihood, targets, counts)), 1
+    else:  # a datum that counts c times has c gradients, not one that is c times as large
+        if isinstance(likelihood, Gaussian) and likelihood.noise_std is None:
+            raise ValueError("the empirical Fisher does not scale with a noise precision: give Gaussian(noise_std=…)")
+        times = counts.amax(1)
+        energy = _energy(likelihood, targets, counts / times.clamp_min(1e-300)[:, None])
+        matrix, power = empirical_fisher(network, numbered, energy, times), 2
+    values, vectors = torch.linalg.eigh(scale[:, None] * matrix * scale)
+    values = torch.where(values.abs() > cutoff(values, len(scale)), values, 0)
+    return Truncated(vectors, values, scale.to(vectors), power)
 
 
 def hessian(network: Network, batches: Pairs, energy: Energy) -> Tensor:  # (p, p)
@@ -37,8 +78,10 @@ def hessian(network: Network, batches: Pairs, energy: Energy) -> Tensor:  # (p, 
     return 0.5 * (total + total.mT)
 
 
-def empirical_fisher(network: Network, batches: Pairs, energy: Energy) -> Tensor:  # (p, p)
-    """Σ over data of g gᵀ, g the gradient of log p of one datum.
+def empirical_fisher(
+    network: Network, batches: Pairs, energy: Energy, counts: Tensor | None = None
+) -> Tensor:  # (p, p)
+    """Σ over data of count · g gᵀ, g the gradient of log p of one datum.
 
     >>> network = Network.of(torch.nn.Linear(2, 1, bias=False).double().eval())
     >>> x = torch.tensor([[1.0, 2.0], [3.0, 0.0]]).double()
@@ -47,12 +90,20 @@ def empirical_fisher(network: Network, batches: Pairs, energy: Energy) -> Tensor
     tensor([[37.,  2.],
             [ 2.,  4.]], dtype=torch.float64)
     """
-    total = torch.zeros(network.layout.size, network.layout.size, dtype=torch.float64)
+    total, start = torch.zeros(network.layout.size, network.layout.size, dtype=torch.float64), 0
     for inputs, targets in batches:
-        each = vmap(grad(_moved(network, energy)), in_dims=(None, 0, 0))
-        gradients = each(_nothing(network), inputs[:, None], targets[:, None]).detach().double().cpu()
-        total += gradients.mT @ gradients
+        gradients = _gradients(network, energy, inputs, targets).detach().double().cpu()
+        count = torch.ones(len(targets)) if counts is None else counts[start : start + len(targets)]
+        total, start = total + gradients.mT @ (count.to(gradients)[:, None] * gradients), start + len(targets)
     return total
+
+
+def _gradients(network: Network, energy: Energy, inputs: Sample, targets: Tensor) -> Tensor:  # (b, p)
+    """The gradient of every datum."""
+    of, nothing = grad(_moved(network, energy)), _nothing(network)
+    if isinstance(inputs, Nest):
+        return torch.stack([of(nothing, inputs[i : i + 1], targets[i : i + 1]) for i in range(len(targets))])
+    return vmap(of, in_dims=(None, 0, 0))(nothing, inputs[:, None], targets[:, None])
 
 
 def gauss_newton(network: Network, batches: Iterable[Tensor], root: Root) -> Tensor:  # (p, p)
@@ -74,10 +125,43 @@ def gauss_newton(network: Network, batches: Iterable[Tensor], root: Root) -> Ten
     return total
 
 
-def _moved(network: Network, energy: Energy) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+def _energy(likelihood: Likelihood, targets: Tensor, counts: Tensor) -> Energy:
+    """−log p of the data with these numbers, given their outputs: constants are left out under Gaussian noise."""
+    n = len(counts)
+    each = targets.reshape(n, -1, *targets.shape[1:])  # a datum has several targets where it has several places
+    precision = likelihood.row_precision(targets).reshape(n, -1) if isinstance(likelihood, Gaussian) else counts
+
+    def energy(outputs: Tensor, numbers: Tensor) -> Tensor:  # (b, c), (b,)
+        count = counts[numbers]
+        if isinstance(likelihood, Gaussian):
+            errors = (outputs - each[numbers].reshape(outputs.shape).to(outputs)).square()
+            return 0.5 * (count * precision[numbers] * errors).sum()
+        seen = each[numbers].flatten(0, 1)
+        shaped = likelihood.shaped(outputs.reshape(-1), seen)
+        return -likelihood.log_prob(shaped, seen, count.expand(len(count), len(seen) // len(count)).reshape(-1))
+
+    return energy
+
+
+def _by_datum(observed: Observed, n: int) -> Tensor:  # (n, 1) or (n, targets of a datum)
+    """How often each datum counts, or each of its targets."""
+    return torch.ones(n, 1).double() if observed.weights is None else observed.weights.double().reshape(n, -1)
+
+
+def _in_double(network: Network) -> Network:
+    return replace(network, fixed={name: _as_double(part) for name, part in network.fixed.items()})
+
+
+def _as_double(inputs: Any) -> Any:
+    if isinstance(inputs, Nest):
+        return Nest(mapped(inputs.parts, _as_double))
+    return inputs.double() if inputs.is_floating_point() else inputs
+
+
+def _moved(network: Network, energy: Energy) -> Callable[[Tensor, Sample, Tensor], Tensor]:
     """The energy as a function of what is added to the weights."""
 
-    def at(change: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+    def at(change: Tensor, inputs: Sample, targets: Tensor) -> Tensor:
         parts = network.layout.unflatten(change)
         return energy(network({name: network.fixed[name] + part for name, part in parts.items()}, inputs), targets)
 

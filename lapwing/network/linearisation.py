@@ -11,11 +11,13 @@ from torch import Tensor, nn
 
 from lapwing.bayes.likelihoods import Categorical, Gaussian, Likelihood
 from lapwing.bayes.linear_model import Centre, LinearModel, Observed
+from lapwing.bayes.methods import AtTheWeights
 from lapwing.linalg.curvature import Curvature
 from lapwing.linalg.journal import Journal
 from lapwing.network.batches import NO_TARGETS, Batches, Inputs, as_batches, check_finite_batch
 from lapwing.network.checks import checked_outputs
 from lapwing.network.groups import weight_groups
+from lapwing.network.hessian import dense
 from lapwing.network.jacobian import Jacobian, Network, Plan, prepared
 from lapwing.network.kfac import Structure, root_of, structured
 from lapwing.network.kfac.roots import Root, per_place, scaled
@@ -51,12 +53,15 @@ def linearise(
             raise ValueError(f"total is {total}, less than the {n} data given: it counts the whole training set")
         each = torch.full(targets.shape[:1], total / n, dtype=torch.float64) if weights is None else weights * total / n
         weights = each
+    observed = replace(observed, weights=weights)
     return LinearModel(
         features, targets, likelihood, weights=weights, offset=offset.double(),
         features_at=lambda inputs: replace(features, inputs=_inputs(network, inputs)),
         blocks=network.layout.tensor_of(),
         groups=lambda kind: weight_groups(network, kind, next(iter(features.inputs))),
-        structure=lambda method, scale, seed: _structure(
+        structure=lambda method, scale, seed: (dense(method, network, features.inputs, likelihood, observed, scale), {})
+        if isinstance(method, AtTheWeights)
+        else _structure(
             structured(
                 network, features.inputs, _root(likelihood, targets, weights, features), method, scale=scale,
                 counts=weights if _one_each(weights, features) else None, seed=seed,

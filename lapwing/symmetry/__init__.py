@@ -2,7 +2,8 @@
 
 from lapwing.symmetry.group import Affine
 from lapwing.symmetry.inference import Training
+from lapwing.symmetry.joint import JointModel, JointSettings
 from lapwing.symmetry.model import Settings, SymmetryModel
 from lapwing.symmetry.warping import disc, warp
 
-__all__ = ["Affine", "Settings", "SymmetryModel", "Training", "disc", "warp"]
+__all__ = ["Affine", "JointModel", "JointSettings", "Settings", "SymmetryModel", "Training", "disc", "warp"]

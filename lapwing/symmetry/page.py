@@ -15,9 +15,10 @@ from lapwing.report.markup import Html, h, picture, table
 from lapwing.report.page import document
 from lapwing.report.svg import Axis, Frame, axis, card, figure, legend
 from lapwing.symmetry.model import SymmetryModel
-from lapwing.symmetry.study import Judged, density_of_angle, orbit_ratio, widths
+from lapwing.symmetry.study import Judged, density_of_angle, half_a_turn, orbit_ratio, widths
 
 SHOWN = 12  # pictures in a row
+BROAD = 1000  # pixels across a row, about
 CHOSEN = 4  # prototypes whose density is drawn, as many as there are kinds of lines
 
 
@@ -29,7 +30,7 @@ def write(
     chosen = _one_of_each(labels)
     sections: list[tuple[str, list[Html]]] = [
         ("Pictures and their prototypes", _rows(model, images[chosen])),
-        ("Poses", [_angles(found), _densities({"": model}, images[chosen], labels[chosen])]),
+        ("Poses", [_angles(found), _by_kind(model, images[chosen], labels[chosen])]),
         ("Without each conjecture", _without(model, others or {}, images, labels)),
         ("Numbers", [_numbers(found)]),
     ]
@@ -51,7 +52,8 @@ def _strip(images: Tensor, description: str) -> Html:
     pixels = (images.clamp(0, 1) * 255).round().byte()
     framed = torch.nn.functional.pad(pixels, [1] * 4, value=90)
     joined = torch.cat(list(framed), dim=-1).movedim(0, -1).numpy()  # (size, n size, channels)
-    large = joined.repeat(3, axis=0).repeat(3, axis=1)
+    times = max(1, BROAD // joined.shape[1])
+    large = joined.repeat(times, axis=0).repeat(times, axis=1)
     whole: np.ndarray = large if large.shape[-1] == 3 else large.mean(-1).round().astype(np.uint8)
     return h("div", picture(whole, description), class_="scroll")
 
@@ -83,22 +85,33 @@ def _angles(found: Judged) -> Html:
     )
 
 
-def _densities(models: Mapping[str, SymmetryModel], images: Tensor, labels: Tensor) -> Html:
-    """p(η | x̂) of some prototypes of one model, or of the first prototype under several."""
-    curves, names = [], []
-    for name, model in models.items():
-        count = CHOSEN if len(models) == 1 else 1
-        places = np.linspace(0, len(images) - 1, min(count, len(images))).round().astype(int).tolist()
-        angles, density = density_of_angle(model, model.prototype(images[places]))
-        curves += [row.numpy() for row in density]
-        names += [name or f"kind {int(labels[place])}" for place in places]
-    frame = Frame(
-        Axis("angle η, degrees", -180, 180, ticks=(-180, -90, 0, 90, 180)),
-        axis("density per degree", np.concatenate(curves), zero=True),
-    )
-    marks = [frame.line(angles.numpy(), curve, place, markers=False) for place, curve in enumerate(curves)]
+def _by_kind(model: SymmetryModel, images: Tensor, labels: Tensor) -> Html:
+    """p(η | x̂) of a prototype of some kinds, of which the first pictures are one each."""
+    kinds = len(set(labels.tolist()))
+    places = np.linspace(0, kinds - 1, min(CHOSEN, kinds)).round().astype(int).tolist()
+    angles, density = density_of_angle(model, model.prototype(images[places]))
     says = "Where an object of each prototype is found. One peak: one way up; two peaks half a turn apart: it is met "
     says += "upside down too. Which angle is zero is arbitrary."
+    return _densities(angles, density, [f"kind {int(labels[place])}" for place in places], says)
+
+
+def _by_model(models: Mapping[str, SymmetryModel], images: Tensor) -> Html:
+    """p(η | x̂) of one picture under every model: the first that looks alike upside down, where there is one."""
+    first = next(iter(models.values()))
+    _, density = density_of_angle(first, first.prototype(images))
+    two = [row for row, curve in enumerate(density) if half_a_turn(curve)]
+    one = images[two[:1] or [0]]
+    found = [density_of_angle(model, model.prototype(one)) for model in models.values()]
+    says = "The same picture under each model" + (", one that looks alike upside down." if two else ".")
+    return _densities(found[0][0], torch.cat([curve for _, curve in found]), list(models), says)
+
+
+def _densities(angles: Tensor, density: Tensor, names: list[str], says: str) -> Html:
+    frame = Frame(
+        Axis("angle η, degrees", -180, 180, ticks=(-180, -90, 0, 90, 180)),
+        axis("density per degree", density.numpy(), zero=True),
+    )
+    marks = [frame.line(angles.numpy(), curve.numpy(), place, markers=False) for place, curve in enumerate(density)]
     return figure("p(η | x̂)", frame, marks, says=says, key=legend(names))
 
 
@@ -115,12 +128,13 @@ def _without(model: SymmetryModel, others: Mapping[str, SymmetryModel], images: 
     says = "A Gaussian cannot have two peaks, one p(η) for all prototypes is too wide for most, and a network that saw "
     says += "half the range gives one object several prototypes."
     return [
-        _densities(models, images[:1], labels[:1]),
-        card("What each costs", table(header, rows, caption="Without each conjecture"), says=says),
+        _by_model(models, images[:200]),
+        card("What each costs", table(header, rows, caption="Without each conjecture"), says=says, wide=True),
     ]
 
 
 def _numbers(found: Judged) -> Html:
     says = "The half-width is of the shortest arc with 90 % of p(η | x̂), the median over prototypes; pictures turned "
-    says += "uniformly by ±ρ have 0.9 ρ, and what they were turned by before comes on top."
+    says += "uniformly by ±ρ have 0.9 ρ, and what they were turned by before comes on top. "
+    says += "Where there are two peaks, the arc spans both."
     return card("On pictures that were held out", table(("what", "value"), found.words(), caption="Scores"), says=says)

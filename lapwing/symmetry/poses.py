@@ -40,15 +40,15 @@ class Poses(nn.Module):
 
     def __init__(
         self, group: Affine, pixels: int, width: int, *, shape: Shape = "spline", conditional: bool = True,
-        bins: int = 8, transforms: int = 2, dropout: float = 0.1,
+        bins: int = 8, transforms: int = 2,
     ) -> None:  # fmt: skip
         super().__init__()
         if shape not in ("spline", "gaussian"):
             raise ValueError(f"the shape of p(η | x̂) is {shape!r}: expected 'spline' or 'gaussian'")
         self.group, self.shape, self.conditional = group, shape, conditional
         self.context = nn.Sequential(
-            nn.Flatten(), nn.Dropout(dropout), nn.Linear(pixels, width), nn.LayerNorm(width), nn.GELU(),
-            nn.Dropout(dropout), nn.Linear(width, width // 2), nn.GELU(), nn.Dropout(dropout),
+            nn.Flatten(), nn.Linear(pixels, width), nn.LayerNorm(width), nn.GELU(),
+            nn.Linear(width, width // 2), nn.GELU(),
         )  # fmt: skip
         angle = torch.tensor(group.is_angle)
         self.register_buffer("centre", torch.zeros(len(group)))

@@ -99,6 +99,18 @@ def modes(density: Tensor, *, least: float = 0.25) -> list[int]:
     return [place for place in range(n) if smooth[place] == wide[place] and smooth[place] > least * smooth.max()]
 
 
+def half_a_turn(density: Tensor) -> bool:
+    """Whether a circular density on a grid has two peaks, half a turn apart to within 15°."""
+    peaks = modes(density)
+    return len(peaks) == 2 and abs((peaks[1] - peaks[0]) * 360 / len(density) - 180) <= 15
+
+
+def upside_down(model: SymmetryModel, images: Tensor) -> float:
+    """Share of pictures whose p(η | x̂) has two peaks, half a turn apart."""
+    _, density = density_of_angle(model, model.prototype(images))
+    return sum(half_a_turn(curve) for curve in density) / len(density)
+
+
 def widths(model: SymmetryModel, images: Tensor, *, draws: int = 400, seed: int = 0) -> Tensor:
     """Half-width in degrees of 90 % of p(η | x̂) for each picture's prototype."""
     place = model.group.names.index("rotation")

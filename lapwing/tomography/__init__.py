@@ -7,6 +7,7 @@ The data flow, top to bottom:
     = a scan                              fbp, cgls, tv: the classical answers
     + a network for this one image        deep_image_prior -> Reconstruction
     linearised at its filters             linearise -> Linearised; .model(prior, noise) is a lapwing.LinearModel
+    what the priors believe               tv_samples, predcp_samples, filter_samples
     + FilterPrior, TvPredCp               tune: variances, lengthscales and noise by Type-II MAP
     = a posterior over the image          quantify -> ImagePosterior: std, samples, patches, density
     and where to look next                next_angles
@@ -22,6 +23,7 @@ from lapwing.tomography.expected_tv import TvPredCp, difference_moments, expecte
 from lapwing.tomography.filter_prior import FilterPrior
 from lapwing.tomography.linear import Linearised, linearise
 from lapwing.tomography.posterior import ImagePosterior, quantify, stabiliser
+from lapwing.tomography.prior_samples import filter_samples, predcp_samples, tv_samples
 from lapwing.tomography.scanning.geometry import FanBeam, Geometry, ParallelBeam
 from lapwing.tomography.scanning.images import read as read_image
 from lapwing.tomography.scanning.projector import Projector, projector
@@ -57,8 +59,10 @@ __all__ = [
     "dropout_image_prior",
     "expected_tv",
     "fbp",
+    "filter_samples",
     "linearise",
     "next_angles",
+    "predcp_samples",
     "projector",
     "quantify",
     "read_image",
@@ -69,4 +73,5 @@ __all__ = [
     "total_variation",
     "tune",
     "tv",
+    "tv_samples",
 ]

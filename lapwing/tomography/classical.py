@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lapwing.linalg.operators import LinearOperator
-from lapwing.tomography.scanning.geometry import ParallelBeam
+from lapwing.tomography.scanning.geometry import FanBeam, ParallelBeam
 from lapwing.tomography.scanning.scan import Scan
 from lapwing.tomography.total_variation import differences
 
@@ -18,10 +18,10 @@ Window = Literal["ramp", "hann"]
 
 
 def fbp(scan: Scan, window: Window = "hann") -> Tensor:  # (size, size)
-    """Filtered back-projection of a parallel scan over half a turn: Kak and Slaney's ramp filter, then the adjoint.
+    """Filtered back-projection of a parallel scan over half a turn, or of a fan over a whole one (Kak and Slaney 1988).
 
-    "hann" damps the high frequencies, where noise is, and "ramp" keeps them. Of a fan beam, and of angles that are not
-    spread evenly, `cgls` makes a better start.
+    "hann" damps the high frequencies, where noise is, and "ramp" keeps them. Of angles that are not spread evenly,
+    `cgls` makes a better start.
 
     >>> from lapwing.tomography import ParallelBeam, projector, simulate
     >>> A = projector(ParallelBeam.spread(40, 16), 16)
@@ -30,19 +30,51 @@ def fbp(scan: Scan, window: Window = "hann") -> Tensor:  # (size, size)
     1.0
     """
     geometry = scan.projector.geometry
-    if not isinstance(geometry, ParallelBeam):
-        raise ValueError(f"filtered back-projection is for ParallelBeam, got {type(geometry).__name__}: use cgls")
     if window not in ("ramp", "hann"):
         raise ValueError(f"window is {window!r}, expected 'ramp' or 'hann'")
-    angles, bins = scan.projector.shape
+    if isinstance(geometry, FanBeam):
+        return _fan(scan, geometry, window)
+    if not isinstance(geometry, ParallelBeam):
+        raise ValueError(
+            f"filtered back-projection is for ParallelBeam and FanBeam, got {type(geometry).__name__}: use cgls"
+        )
+    filtered = _filtered(scan.sinogram, geometry.spacing, window)
+    # rays a distance `spacing` apart cross a pixel of unit area with a total length of 1 / spacing
+    return scan.projector.back_project(filtered) * (math.pi / len(filtered) * geometry.spacing)
+
+
+def _fan(scan: Scan, geometry: FanBeam, window: Window) -> Tensor:  # (size, size)
+    """Weighted, filtered and back-projected with the inverse square of the distance (Kak and Slaney 1988, §3.4.2)."""
+    far = geometry.source
+    spacing = geometry.spacing * far / (far + geometry.detector)  # as seen at the centre
+    places = (torch.arange(geometry.bins, dtype=torch.float64) - (geometry.bins - 1) / 2) * spacing
+    weighted = scan.sinogram * (far / (far**2 + places.square()).sqrt())
+    filtered = 0.5 * _filtered(weighted, spacing, window)
+    axis = torch.arange(scan.size, dtype=torch.float64) - (scan.size - 1) / 2
+    x, y = axis[None, :], -axis[:, None]
+    total = torch.zeros(scan.size, scan.size, dtype=torch.float64)
+    for angle, row in zip(geometry.angles, filtered, strict=True):
+        depth = 1 - (x * angle.cos() + y * angle.sin()) / far  # distance from the source over that of the centre
+        total += _between(row, (y * angle.cos() - x * angle.sin()) / depth / spacing) / depth.square()
+    return total * (2 * math.pi / len(filtered))
+
+
+def _between(row: Tensor, place: Tensor) -> Tensor:
+    """Values of a detector row at places in bins from its middle, linear between them and zero outside."""
+    at = place + (len(row) - 1) / 2
+    left = at.floor().clamp(0, len(row) - 2).long()
+    value = torch.lerp(row[left], row[left + 1], at - left)
+    return torch.where((at >= 0) & (at <= len(row) - 1), value, 0.0)
+
+
+def _filtered(sinogram: Tensor, spacing: float, window: Window) -> Tensor:  # (angles, bins)
+    """Every row convolved with the ramp filter."""
+    bins = sinogram.shape[1]
     length = 2 ** math.ceil(math.log2(2 * bins))
-    response = torch.fft.rfft(_ramp(length, geometry.spacing)).real
+    response = torch.fft.rfft(_ramp(length, spacing)).real
     if window == "hann":
         response = response * (0.5 + 0.5 * torch.cos(torch.linspace(0, math.pi, len(response), dtype=torch.float64)))
-    spectrum = torch.fft.rfft(scan.sinogram, n=length)
-    filtered = torch.fft.irfft(spectrum * response, n=length)[:, :bins] * geometry.spacing
-    # rays a distance `spacing` apart cross a pixel of unit area with a total length of 1 / spacing
-    return scan.projector.back_project(filtered) * (math.pi / angles * geometry.spacing)
+    return torch.fft.irfft(torch.fft.rfft(sinogram, n=length) * response, n=length)[:, :bins] * spacing
 
 
 def _ramp(length: int, spacing: float) -> Tensor:  # (length,)

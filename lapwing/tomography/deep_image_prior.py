@@ -14,7 +14,7 @@ from torch.func import functional_call
 
 from lapwing.linalg.progress import Report
 from lapwing.tomography.classical import cgls, fbp
-from lapwing.tomography.scanning.geometry import ParallelBeam
+from lapwing.tomography.scanning.geometry import FanBeam, ParallelBeam
 from lapwing.tomography.scanning.scan import Scan
 from lapwing.tomography.total_variation import total_variation
 from lapwing.tomography.unet import UNet
@@ -152,8 +152,8 @@ def network_input(scan: Scan, settings: Settings) -> Tensor:  # (1, 1, size, siz
     """What the network is shown: a classical reconstruction, or noise from the global random state."""
     if settings.input == "noise":
         return 0.1 * torch.rand(1, 1, scan.size, scan.size)
-    parallel = isinstance(scan.projector.geometry, ParallelBeam)
-    image = fbp(scan) if parallel else cgls(scan, steps=20).image
+    known = isinstance(scan.projector.geometry, ParallelBeam | FanBeam)
+    image = fbp(scan) if known else cgls(scan, steps=20).image
     return image.float()[None, None]
 
 

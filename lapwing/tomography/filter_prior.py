@@ -19,6 +19,7 @@ from lapwing.linalg.operators import LinearOperator
 from lapwing.network.parameters import Layout
 
 JITTER = 1e-6
+LEAST = 1e-3  # variance that a block begins with at least
 NUMBERED = ("down", "skip", "up")  # parts of a U-Net that have a block per scale
 
 
@@ -114,6 +115,13 @@ class FilterPrior:
             raise ValueError(f"variance is {variance} and lengthscale {lengthscale}: both must be positive")
         ones = torch.ones(len(blocks), dtype=torch.float64)
         return FilterPrior(tuple(blocks), ones * math.log(variance), ones * math.log(lengthscale))
+
+    @staticmethod
+    def typical(blocks: Sequence[Block], weights: Tensor, lengthscale: float = 0.1) -> FilterPrior:
+        """The variances under which these weights (p,) are typical, block by block: where a search is best begun."""
+        found = FilterPrior.start(blocks, 1.0, lengthscale)
+        squares = torch.stack([block.of(weights).double().square().mean() for block in blocks])
+        return replace(found, log_variance=squares.clamp_min(LEAST).log())
 
     @property
     def size(self) -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 import torch
@@ -13,32 +14,10 @@ from lapwing.bayes.linear_model import Centre, LinearModel
 from lapwing.linalg.memory import check_memory
 from lapwing.linalg.operators import Dense, LinearOperator, Sparse
 from lapwing.network.batches import Inputs
-from lapwing.network.jacobian import Jacobian, Network
+from lapwing.network.jacobian import CHUNK, Jacobian, Network, Plan
 from lapwing.tomography.deep_image_prior import Reconstruction
 from lapwing.tomography.filter_prior import Block, FilterPrior, blocks_of, is_filter
 from lapwing.tomography.scanning.projector import Projector
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class ImageJacobian(LinearOperator):
-    """∂ image / ∂ filters, (size², p), by passes through the network: one forward or reverse pass a column."""
-
-    inner: Jacobian
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.inner.shape
-
-    @property
-    def like(self) -> Tensor:
-        return self.inner.like
-
-    def matmat(self, x: Tensor) -> Tensor:
-        return self.inner.matmat(x)
-
-    def rmatmat(self, y: Tensor) -> Tensor:
-        return self.inner.rmatmat(y)
 
 
 @final
@@ -66,6 +45,11 @@ class Linearised:
         """Whether the Jacobian is a matrix in memory."""
         return isinstance(self.jacobian, Dense)
 
+    def double(self) -> Linearised:
+        """The same with products in float64: eigenvalues of A J Σ Jᵀ Aᵀ over the noise reach 1e8 and more."""
+        exact = self.jacobian.like.dtype == torch.float64
+        return self if exact else replace(self, jacobian=_jacobian(self.reconstruction, torch.float64))
+
     def model(self, prior: FilterPrior, noise_std: float) -> LinearModel:
         """y ~ N(A h(θ), noise²), θ = L z with z standard normal: features A J L over z, for `infer` with precision 1.
 
@@ -91,10 +75,9 @@ def linearise(reconstruction: Reconstruction, *, store: bool | None = None) -> L
     With `store` the Jacobian is worked out once and kept, which takes one reverse pass per pixel; by default where it
     has at most 1,500 rows.
     """
-    network = Network.of(reconstruction.model, is_filter(reconstruction.model))
-    pixels = reconstruction.scan.size**2
-    jacobian: LinearOperator = ImageJacobian(Jacobian(network, Inputs.of((reconstruction.input,)), pixels))
-    weights = network.weights.double()
+    products = _jacobian(reconstruction, reconstruction.input.dtype)
+    jacobian: LinearOperator = products
+    pixels, weights = products.shape[0], products.network.weights.double()
     shift = jacobian @ weights
     scan = reconstruction.scan
     targets = scan.flat - scan.projector.operator @ (reconstruction.image.reshape(-1) - shift)
@@ -105,6 +88,13 @@ def linearise(reconstruction: Reconstruction, *, store: bool | None = None) -> L
         )  # fmt: skip
         jacobian = Dense(_all_rows(jacobian))
     return Linearised(reconstruction, jacobian, weights, blocks_of(reconstruction.model), shift, targets)
+
+
+def _jacobian(reconstruction: Reconstruction, dtype: torch.dtype) -> Jacobian:
+    """∂ image / ∂ filters, (size², p), by passes through the network: one forward or reverse pass a column."""
+    model = deepcopy(reconstruction.model).to(dtype)
+    inputs = Inputs.of((reconstruction.input.to(dtype),))
+    return Jacobian(Network.of(model, is_filter(model)), inputs, reconstruction.scan.size**2, Plan(chunk=CHUNK))
 
 
 def _all_rows(operator: LinearOperator, height: int = 64) -> Tensor:

@@ -17,7 +17,7 @@ from lapwing.tomography.expected_tv import TvPredCp, difference_moments
 from lapwing.tomography.filter_prior import FilterPrior
 from lapwing.tomography.linear import Linearised, linearise
 from lapwing.tomography.posterior import ImagePosterior, quantify, stabiliser
-from lapwing.tomography.scanning.geometry import ParallelBeam
+from lapwing.tomography.scanning.geometry import FanBeam, ParallelBeam
 from lapwing.tomography.scanning.scan import Scan
 from lapwing.tomography.scores import psnr, ssim
 from lapwing.tomography.type_ii.exact import exact
@@ -82,7 +82,7 @@ def tune(
     """Hyperparameters and noise of a linearised reconstruction, exact where the data are few, else matrix-free."""
     plan = plan or Plan()
     hyperprior = None
-    begin = prior or FilterPrior.start(linear.blocks)
+    begin = prior or FilterPrior.typical(linear.blocks, linear.weights)
     observations = len(linear.targets)
     weight = linear.reconstruction.settings.tv_weight
     if plan.hyperprior != "none" and weight > 0:
@@ -112,7 +112,7 @@ def study(
         seconds[name], clock = now - clock, now
 
     report("classical reconstructions")
-    images = {"FBP": fbp(scan)} if isinstance(scan.projector.geometry, ParallelBeam) else {}
+    images = {"FBP": fbp(scan)} if isinstance(scan.projector.geometry, ParallelBeam | FanBeam) else {}
     images["CGLS"] = cgls(scan).image
     if scan.noise_std is not None:
         images["TV"] = tv(scan).image

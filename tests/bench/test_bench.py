@@ -202,9 +202,7 @@ class TestBench:
         assert (tmp_path / "made-up-nll.svg").stat().st_size > 1000
 
     def test_unknown_tasks_list_the_valid_ones(self, study):
-        with pytest.raises(
-            ValueError, match=r"no task is called 'imagenet'; there are toy .*uci-gap .*made-up \(a test"
-        ):
+        with pytest.raises(ValueError, match="no task is called 'imagenet'; there are toy, .*uci-gap, .*made-up"):
             benching.study("imagenet")
 
     @pytest.mark.parametrize("text", ["a", "1-", "-3", "1,,2", "1..3"])

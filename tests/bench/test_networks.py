@@ -12,6 +12,11 @@ PICTURES = {
     "lenet": (lambda seed=0: networks.lenet(5, channels=2, size=16, seed=seed), (3, 2, 16, 16)),
     "batchnorm_cnn": (lambda seed=0: networks.batchnorm_cnn(5, channels=2, width=4, seed=seed), (3, 2, 7, 9)),
     "transformer": (lambda seed=0: networks.transformer(5, channels=2, size=12, patch=4, seed=seed), (3, 2, 12, 12)),
+    "small batchnorm resnet": (lambda seed=0: networks.small_resnet("batchnorm", 5, width=4, seed=seed), (3, 1, 8, 10)),
+    "small pre-activation resnet": (
+        lambda seed=0: networks.small_resnet("pre-activation", 5, channels=2, width=4, seed=seed),
+        (3, 2, 8, 10),
+    ),
     "resnet20": (lambda seed=0: networks.resnet20(5, seed=seed), (3, 3, 16, 16)),
     "resnet18": (lambda seed=0: networks.resnet18(5, width=4, seed=seed), (3, 3, 16, 16)),
     "resnet50": (lambda seed=0: networks.resnet50(5, width=4, seed=seed), (3, 3, 16, 16)),
@@ -55,6 +60,22 @@ class TestEveryNetwork:
         (reverse,) = pull(cotangent)
         expected = sum((reverse[k] * tangents[k]).sum() for k in weights)
         torch.testing.assert_close((forward * cotangent).sum(), expected)
+
+
+class TestFixup:
+    def test_starts_as_nothing_and_every_weight_counts_once_it_has_moved(self):
+        network, generator = networks.small_resnet("fixup", 5, width=4).double(), torch.Generator().manual_seed(0)
+        x = torch.rand(3, 1, 8, 10, generator=generator, dtype=torch.float64)
+        assert not bool(network(x).any())  # the head is zero
+        with torch.no_grad():
+            for weight in network.parameters():
+                weight.add_(0.3 * torch.randn(weight.shape, generator=generator, dtype=weight.dtype))
+        network(x).square().sum().backward()
+        assert all(bool(weight.grad.any()) for weight in network.parameters())
+
+    def test_an_unknown_kind_lists_those_there_are(self):
+        with pytest.raises(ValueError, match="there are batchnorm, pre-activation, fixup"):
+            networks.small_resnet("layernorm")
 
 
 def test_sizes():

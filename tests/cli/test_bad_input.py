@@ -61,6 +61,7 @@ def bad_files(folder):
     write("text.csv", "a,b,c,height\n1,2,3,4\n1,x,3,4\n")
     write("gap.csv", "a,b,c,height\n1,2,3,4\n1,,3,4\n")
     write("nan.csv", "a,b,c,height\n1,2,3,4\n1,nan,3,4\n")
+    write("nans.csv", "a,b,c,height\n1,2,3,nan\n1,2,3,4\n1,2,3,nan\n")
     write("twice.csv", "a,a,c,height\n1,2,3,4\n")
     write("binary.csv", b"\xff\xfe\x00\x01\x80")
     write("not.npz", "this is no archive")
@@ -81,7 +82,8 @@ FILES = {
     "uneven.csv": "row 1 has 2 values, the header 4 names",
     "text.csv": "column 'b' holds 'x', not a number in row 1",
     "gap.csv": "column 'b' is empty in row 1",
-    "nan.csv": "NaN or infinite, first in row 1",
+    "nan.csv": "inputs are NaN or infinite in row 1:",
+    "nans.csv": "targets are NaN or infinite in 2 rows (0, 2):",
     "twice.csv": "same name",
     "binary.csv": "not a text table",
     "not.npz": "not a file of plain arrays",

@@ -91,6 +91,23 @@ class TestSamplers:
         left = 0.05 * (math.log(50) - math.log(-math.log(0.8))) / steps**0.5
         assert abs(math.exp(-averaging.averaged) - 0.8) < left
 
+    def test_the_metric_is_of_one_mode_where_chains_are_in_several(self):
+        """Two modes a thousand widths apart, one chain in each: the step is as long as for a single mode."""
+        width = torch.tensor([0.5, 2.0, 1.0]).double()
+
+        def modes(at):
+            centre = torch.where(at[:, :1] > 0, 1000.0, -1000.0).double()
+            scaled = (at - centre) / width
+            return -scaled.square().sum(1) / 2, -scaled / width
+
+        start = torch.tensor([[-1000.0], [1000.0]]).double().expand(2, 3)
+        plan = {"warmup": 200, "draws": 4, "generator": torch.Generator().manual_seed(0)}
+        found = mcmc.HMC(max_steps=20).run(modes, start, **plan)
+        assert (found.positions[0] < 0).all()
+        assert (found.positions[1] > 0).all()
+        # with a metric of the width of both modes a step of one is a thousand too long
+        assert found.diagnostics["step_size"] > 0.1
+
     def test_infinite_densities_are_refused_at_the_start(self):
         with pytest.raises(ValueError, match="not finite where the chains start"):
             mcmc.HMC().run(
@@ -154,6 +171,20 @@ class TestFit:
         mean, covariance = linear_posterior(*regression(), noise_std=0.3, prior_precision=2.0)
         assert many_chains.positions.shape == (CHAINS, 4, 8)
         check_gaussian(many_chains.positions[:, -1], mean, covariance)
+
+    def test_a_temperature_divides_the_log_density(self):
+        """p^(1 / T), prior and likelihood alike, against both written out."""
+        x, y = regression()
+        model = seeded(lambda: nn.Linear(3, 2)).eval()
+        cold = _Posterior.of(model, (x, y), Gaussian(0.3), 2.0, Gamma(), 3, 0, mcmc.HMC(), 0.3)
+        at = (cold.start("network", 2.0) + normals(3, 8, seed=5)).requires_grad_()
+        outputs = x @ at[:, :6].reshape(3, 2, 3).mT + at[:, None, 6:]
+        likelihood = torch.distributions.Normal(outputs, 0.3).log_prob(y).sum((1, 2))
+        expected = (likelihood - at.square().sum(1)) / 0.3
+        (gradient,) = torch.autograd.grad(expected.sum(), at)
+        value, ours = cold.target(at.detach())
+        assert torch.allclose(value, expected, rtol=1e-12)
+        assert torch.allclose(ours, gradient, rtol=1e-10)
 
     def test_it_agrees_with_lapwings_own_draws(self, many_chains):
         """The linearised posterior of a linear network is exact: the functions of both have one mean and covariance."""
@@ -241,6 +272,8 @@ class TestFit:
             ({"draws": 2}, "at least 1, 4 and 1"),
             ({"start": "mode"}, "'prior', 'network' or one network for each chain"),
             ({"start": [1, 2, 3]}, "3 networks for 4 chains"),
+            ({"temperature": 0.0}, "temperature is 0.0: expected a positive number"),
+            ({"temperature": 0.5, "prior_precision": None}, "one where the prior precision or the noise is drawn too"),
         ],
     )
     def test_bad_arguments(self, bad, message):

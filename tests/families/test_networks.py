@@ -67,22 +67,25 @@ class TestMap:
 
 class TestNoise:
     def test_it_is_the_maximum_of_the_density(self):
-        mean, variance, targets = normals(50, 3, seed=1), normals(50, 3, seed=2).square(), 2 * normals(50, 3, seed=3)
-        best = best_noise(mean, variance, targets)
+        functions, targets = normals(4, 50, 3, seed=1), 2 * normals(50, 3, seed=3)
+        best = best_noise(functions, targets)
 
         def density(std):
-            return float(torch.distributions.Normal(mean, (variance + std**2).sqrt()).log_prob(targets).sum())
+            each = torch.distributions.Normal(functions, std).log_prob(targets).sum(2)
+            return each.logsumexp(0).sum()
 
-        grid = [density(float(best) * math.exp(0.01 * step)) for step in range(-5, 6)]
+        grid = [float(density(float(best) * math.exp(0.01 * step))) for step in range(-5, 6)]
         assert max(grid) == grid[5]
         log_std = best.log().requires_grad_()
-        value = torch.distributions.Normal(mean, (variance + (2 * log_std).exp()).sqrt()).log_prob(targets).sum()
-        (slope,) = torch.autograd.grad(value, log_std)
+        (slope,) = torch.autograd.grad(density(log_std.exp()), log_std)
         assert abs(float(slope)) < 1e-2 * len(targets) * 1e-2
 
-    def test_it_stays_positive_where_the_variance_is_too_wide(self):
-        best = best_noise(torch.zeros(9), torch.full((9,), 100.0), torch.linspace(-1, 1, 9))
-        assert float(best) == pytest.approx(1e-3 * float(torch.linspace(-1, 1, 9).square().mean().sqrt()), rel=1e-3)
+    def test_sets_far_apart_still_have_the_noise_that_each_of_them_needs(self):
+        """Two functions, each right at half of the data but for a noise of 0.1: their moments alone would need none."""
+        noise, at_first = 0.1 * normals(400, seed=5), torch.arange(400) < 200
+        functions = torch.stack([torch.zeros(400), torch.full((400,), 5.0)]).double()
+        targets = torch.where(at_first, functions[0], functions[1]) + noise
+        assert float(best_noise(functions, targets)) == pytest.approx(float(noise.square().mean().sqrt()), rel=1e-6)
 
 
 class TestEnsemble:

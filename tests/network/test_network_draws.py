@@ -6,6 +6,7 @@ from torch import nn
 from torch.func import functional_call
 
 import lapwing as lw
+from lapwing.families.sampled import Sampled
 from lapwing.training import adam, train
 from tests.network.networks import NETWORKS
 
@@ -38,6 +39,7 @@ def test_it_is_the_network_at_its_weights_plus_each_draw(name, masked):
     found = posterior.predict_unlinearised(x)
     truth = at_draws(model, posterior, x, mask)
     torch.testing.assert_close(found.draws, truth)
+    torch.testing.assert_close(Sampled(posterior).functions(x), truth)
     torch.testing.assert_close(found.mean, truth.mean(0))
     torch.testing.assert_close(found.epistemic_variance, truth.var(0))
     torch.testing.assert_close(found.variance, truth.var(0) + 0.09)

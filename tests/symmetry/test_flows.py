@@ -15,7 +15,7 @@ PICTURES = torch.rand(3, 1, 5, 5, generator=torch.Generator().manual_seed(2), dt
 
 
 def flow(group: Affine, seed: int = 0, strength: float = 0.15, **options) -> Poses:
-    found = seeded(seed, lambda: Poses(group, 25, 24, dropout=0.0, **options)).double().eval()
+    found = seeded(seed, lambda: Poses(group, 25, 24, **options)).double().eval()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():  # away from the identity, which a fresh flow is
         for weight in found.parameters():

@@ -1,5 +1,7 @@
 """A small reconstruction, and dense truth about its linear model by another route: jacrev, inverses, determinants."""
 
+from copy import deepcopy
+from dataclasses import replace
 from functools import cache
 
 import torch
@@ -28,14 +30,18 @@ def phantom(size: int) -> torch.Tensor:
 
 
 @cache
-def reconstruction(angles: int = 4, size: int = 8) -> Reconstruction:
+def single(angles: int = 4, size: int = 8) -> Reconstruction:
+    """As it is fitted, in single precision."""
     scan = simulate(phantom(size), projector(ParallelBeam.spread(angles, size), size), noise=0.05)
-    found = deep_image_prior(scan, SMALL, progress=False)
-    found.model.double()  # so that references differ by round-off alone
-    return Reconstruction(
-        scan, found.model, found.input.double(), found.model(found.input.double())[0, 0].detach(), SMALL, 300,
-        found.misfit, found.curve,
-    )  # fmt: skip
+    return deep_image_prior(scan, SMALL, progress=False)
+
+
+@cache
+def reconstruction(angles: int = 4, size: int = 8) -> Reconstruction:
+    """In double precision, so that references differ by round-off alone."""
+    found = single(angles, size)
+    model, given = deepcopy(found.model).double(), found.input.double()
+    return replace(found, model=model, input=given, image=model(given)[0, 0].detach())
 
 
 @cache

@@ -1,9 +1,21 @@
 """The tasks of `lapwing bench`."""
 
-from lapwing.bench.studies import bandit, images, toy, uci
+from lapwing.bench.studies import bandit, cifar, evidence_table, images, scaling, temperature, toy, uci
 from lapwing.bench.studies.study import Study
 
-_ALL = (toy.STUDY, uci.STANDARD, uci.GAP, bandit.STUDY, images.FASHION, images.OOD, images.ROTATED)
+_ALL = (
+    toy.STUDY,
+    uci.STANDARD,
+    uci.GAP,
+    bandit.STUDY,
+    images.FASHION,
+    images.OOD,
+    images.ROTATED,
+    cifar.STUDY,
+    evidence_table.STUDY,
+    temperature.STUDY,
+    scaling.STUDY,
+)
 STUDIES: dict[str, Study] = {study.name: study for study in _ALL}
 
 __all__ = ["STUDIES", "Study"]

@@ -26,14 +26,17 @@ from lapwing.bench.regressors import Pair, best_of, falling
 from lapwing.bench.scores import of_numbers
 from lapwing.bench.studies.study import Study, numbers, shared_weights
 from lapwing.facade import fit
-from lapwing.families import dropout, ensemble, mcmc, sampled, swag, variational
+from lapwing.families import dropout, ensemble, mcmc, swag, variational
 from lapwing.families import map as network_alone
 from lapwing.families.networks import Predictive
+from lapwing.families.sampled import Sampled
 from lapwing.network.parameters import last_layer
 from lapwing.training import adam, train
 
-NOISE_STD, PRECISION, HIDDEN, DRAWS, EPOCHS, MEMBERS = 0.1, 1.0, 25, 400, 1000, 10
+NOISE_STD, PRECISION, DRAWS, EPOCHS, MEMBERS = 0.1, 1.0, 400, 1000, 10
 NOISE = Gaussian(NOISE_STD)
+UNITS = {"gap": 25, "small": 4}  # of both hidden layers; the second is for trying things out
+CHAINS = {25: (8, 400, 50, 64), 4: (2, 40, 20, 16)}  # by units: chains, warm-up, draws, steps of a path
 EDGES = ((-1.5, -0.6), (0.5, 1.4))  # where training inputs lie; the gap is between
 SCORES = ("gap_distance", "distance", "nll", "gap_nll", "gap_std", "coverage")
 
@@ -58,9 +61,14 @@ def problem(seed: int) -> tuple[Pair, Pair, Tensor]:
     return train, test, torch.linspace(-1.8, 1.7, 71, dtype=torch.float64)[:, None]
 
 
-def make(seed: int) -> nn.Module:
+def make(seed: int, units: int) -> nn.Module:
     """The network."""
-    return mlp([1, HIDDEN, HIDDEN, 1], seed=seed).double()
+    return mlp([1, units, units, 1], seed=seed).double()
+
+
+def units_of(model: nn.Module) -> int:
+    """How many units the hidden layers of a network from `make` have."""
+    return int(next(weight for weight in model.parameters() if weight.ndim == 1).numel())
 
 
 def trained(model: nn.Module, data: Pair, seed: int) -> nn.Module:
@@ -84,17 +92,18 @@ def _linear(**options: Any) -> Callable[..., Predictive]:
 
 def _sampled(model: nn.Module, data: Pair, seed: int) -> Predictive:
     posterior = fit(model, data, NOISE, prior=Isotropic(PRECISION), draws=DRAWS, seed=seed, progress=False)
-    return sampled.of(model, posterior)
+    return Sampled(posterior)
 
 
 def _ensemble(model: nn.Module, data: Pair, seed: int) -> Predictive:
-    others = [trained(make(1000 * (seed + 1) + k), data, 1000 * (seed + 1) + k) for k in range(1, MEMBERS)]
+    others = [
+        trained(make(1000 * (seed + 1) + k, units_of(model)), data, 1000 * (seed + 1) + k) for k in range(1, MEMBERS)
+    ]
     return ensemble.of([model, *others], data, NOISE)
 
 
 def _dropout(model: nn.Module, data: Pair, seed: int) -> Predictive:
-    del model
-    copy, (x, y) = dropout.insert(make(seed), 0.1), data
+    copy, (x, y) = dropout.insert(make(seed, units_of(model)), 0.1), data
     found = train(
         copy, (x, y), NOISE, epochs=EPOCHS, batch_size=50, optimiser=adam(0.01), schedule=falling, seed=seed,
         progress=False,
@@ -122,9 +131,10 @@ def _variational(model: nn.Module, data: Pair, seed: int) -> Predictive:
 
 
 def _hmc(model: nn.Module, data: Pair, seed: int) -> Predictive:
+    chains, warmup, draws, steps = CHAINS[units_of(model)]
     return mcmc.fit(
-        model, data, NOISE, prior_precision=PRECISION, method=mcmc.HMC(max_steps=64), chains=8, warmup=400,
-        draws=DRAWS // 8, thin=4, seed=seed, progress=False,
+        model, data, NOISE, prior_precision=PRECISION, method=mcmc.HMC(max_steps=steps), chains=chains, warmup=warmup,
+        draws=draws, thin=4, seed=seed, progress=False,
     )  # fmt: skip
 
 
@@ -146,8 +156,8 @@ METHODS: dict[str, Callable[[nn.Module, Pair, int], Predictive]] = {
 def run(cell: Cell, folder: Path) -> dict[str, float]:
     """The distance of a method's draws from HMC's, and its scores on fresh data."""
     train_data, (inputs, targets), grid = problem(cell.seed)
-    start = make(cell.seed)
-    path = folder / "networks" / f"toy-{cell.seed}.safetensors"
+    start = make(cell.seed, UNITS[cell.data])
+    path = folder / "networks" / f"toy-{UNITS[cell.data]}-{cell.seed}.safetensors"
     model = shared_weights(start, path, lambda network: trained(network, train_data, cell.seed))
     found = METHODS[cell.method](model, train_data, cell.seed)
     truth = _truth(cell, model, train_data, grid, folder)
@@ -166,7 +176,7 @@ def run(cell: Cell, folder: Path) -> dict[str, float]:
 
 def _truth(cell: Cell, model: nn.Module, data: Pair, grid: Tensor, folder: Path) -> Tensor:
     """Draws of an HMC run of its own, with another seed than the method's: shared by the cells of a seed."""
-    path = folder / "truth" / f"toy-{cell.seed}.safetensors"
+    path = folder / "truth" / f"toy-{UNITS[cell.data]}-{cell.seed}.safetensors"
     if path.exists():
         return load_file(path)["draws"]
     drawn = _hmc(model, data, 777 + cell.seed).functions(grid)[:, :, 0]  # type: ignore[attr-defined]
@@ -178,6 +188,6 @@ def _truth(cell: Cell, model: nn.Module, data: Pair, grid: Tensor, folder: Path)
 
 
 STUDY = Study(
-    "toy", "a curve with a gap: the distance of every method from full-batch HMC, 25 + 25 tanh units", tuple(METHODS),
-    ("gap",), run, SCORES, lambda _: 1000, default_seeds=3,
+    "toy", "a curve with a gap: the distance of every method from full-batch HMC, two layers of tanh units",
+    tuple(METHODS), tuple(UNITS), run, (*SCORES, "r_hat"), lambda _: 1000, default_seeds=3,
 )  # fmt: skip

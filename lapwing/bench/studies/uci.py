@@ -16,13 +16,13 @@ from torch import nn
 from lapwing.bench.data import UCI, uci, uci_splits
 from lapwing.bench.ledger import Cell
 from lapwing.bench.networks import mlp
-from lapwing.bench.regressors import METHODS, Pair, Problem
+from lapwing.bench.regressors import METHODS, Pair, Problem, fitted, problem, untrained
 from lapwing.bench.scores import of_numbers
 from lapwing.bench.studies.study import Study, numbers, shared_weights
 
-HIDDEN, STEPS, LEARNING_RATE = 50, 10_000, 5e-3
+HIDDEN, STEPS, LEARNING_RATE = 50, 4000, 5e-3
 LARGE = ("kin8nm", "naval", "power", "protein")
-SCORES = ("nll", "rmse", "crps", "coverage", "width", "mixture_nll", "joint_nll")
+SCORES = ("nll", "rmse", "crps", "coverage", "width", "mixture_nll", "joint_nll", "r_hat")
 # MC dropout with grid search, github.com/yaringal/DropoutUncertaintyExps: RMSE and log-likelihood, 20 standard splits
 DROPOUT = {
     "boston": (2.90, -2.40), "concrete": (4.82, -2.93), "energy": (0.54, -1.21), "kin8nm": (0.08, 1.14),
@@ -31,7 +31,7 @@ DROPOUT = {
 }  # fmt: skip
 
 
-def problem(name: str, split: int, *, gap: bool, folder: Path) -> tuple[Problem, Pair, float]:
+def split_of(name: str, split: int, *, gap: bool, folder: Path) -> tuple[Problem, Pair, float]:
     """The trained network of a split, the test data in standardised units, and the unit of the targets."""
     task = uci(name, split, gap=gap)
     task, validation = task.held_out(max(10, len(task.train[0]) // 10), seed=split)
@@ -41,20 +41,24 @@ def problem(name: str, split: int, *, gap: bool, folder: Path) -> tuple[Problem,
     train, (x, y) = task.train, task.test
     held_out, test = (x[:cut], y[:cut]), (x[cut:], y[cut:])
     batch_size = 32 if n < 1000 else 64 if n < 3000 else 128 if n < 20_000 else 512
-    epochs = max(50, min(1000, STEPS * batch_size // n))
-
-    def make(seed: int) -> nn.Module:
-        return mlp([train[0].shape[1], HIDDEN, 1], activation=nn.ReLU, seed=seed).double()
-
-    start = Problem(make, make(split), train, held_out, epochs, batch_size, LEARNING_RATE, split)
+    sizes = [train[0].shape[1], HIDDEN, 1]
+    networks = untrained(lambda k: mlp(sizes, activation=nn.ReLU, seed=1000 * split + k).double())
+    given = problem(
+        networks, train, held_out, batch_size=batch_size, learning_rate=LEARNING_RATE, seed=split
+    )  # fmt: skip
     path = folder / "networks" / f"{'uci-gap' if gap else 'uci'}-{name}-{split}.safetensors"
-    model = shared_weights(make(split), path, start.trained)
-    return replace(start, model=model), test, float(unit)
+
+    def trained(whole: nn.Module) -> nn.Module:
+        fitted(given, STEPS)
+        return whole
+
+    shared_weights(nn.ModuleList(networks), path, trained)
+    return given, test, float(unit)
 
 
 def run(cell: Cell, folder: Path) -> dict[str, float]:
     """The scores of a method on the test rows of a split."""
-    given, (inputs, targets), unit = problem(cell.data, cell.seed, gap=cell.task == "uci-gap", folder=folder)
+    given, (inputs, targets), unit = split_of(cell.data, cell.seed, gap=cell.task == "uci-gap", folder=folder)
     found = METHODS[cell.method](given)
     scores = of_numbers(found.predict(inputs), targets, unit)
     return scores | numbers(getattr(found, "diagnostics", {}), "r_hat", "ess", "divergences", "effective_dimension")

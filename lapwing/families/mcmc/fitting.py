@@ -86,7 +86,7 @@ class Chains:
 def fit(
     model: nn.Module, data: Any, likelihood: Likelihood, *, method: Sampler = DEFAULT,
     prior_precision: float | None = 1.0, chains: int = 4, warmup: int = 500, draws: int = 250, thin: int = 1,
-    start: Start | Sequence[nn.Module] = "prior", hyperprior: Gamma = VAGUE, seed: int = 0,
+    start: Start | Sequence[nn.Module] = "prior", hyperprior: Gamma = VAGUE, temperature: float = 1.0, seed: int = 0,
     progress: bool | Report | None = None,
 ) -> Chains:  # fmt: skip
     """Draws of all weights from p(w | data) under the prior N(0, 1 / prior_precision), by `HMC`, `Langevin` or `SGLD`.
@@ -95,7 +95,9 @@ def fit(
     they met, or all at the network's own weights, or each at one of several networks, such as those of an ensemble,
     which saves the way from the prior and leaves R-hat its meaning. Where the prior precision is None, or the noise of
     a Gaussian is not given, the two have the hyperprior and are drawn by Gibbs steps between those of the weights (Neal
-    1996). The network must be one that torch.func.vmap can run; a gradient of all chains is one pass over the data.
+    1996). The draws are from p(w | data)^(1 / temperature): below one the posterior is cold, prior and likelihood alike
+    (Wenzel et al. 2020). The network must be one that torch.func.vmap can run; a gradient of all chains is one pass
+    over the data.
 
     >>> x = torch.linspace(-1, 1, 12).double()[:, None]
     >>> found = fit(nn.Linear(1, 1).double().eval(), (x, 2 * x), Gaussian(0.2), chains=2, warmup=60, draws=40)
@@ -104,7 +106,12 @@ def fit(
     """
     _check(model, prior_precision, chains, draws, thin, start)
     began, report = time.perf_counter(), reporter(progress)
-    posterior = _Posterior.of(model, data, likelihood, prior_precision, hyperprior, chains, seed, method)
+    posterior = _Posterior.of(model, data, likelihood, prior_precision, hyperprior, chains, seed, method, temperature)
+    if not temperature > 0 or (temperature != 1 and posterior.has_hyperparameters):
+        raise ValueError(
+            f"temperature is {temperature}: expected a positive number, and one where the prior precision or the noise "
+            "is drawn too; give both to change it"
+        )
     first = posterior.start(start, prior_precision)
     if posterior.has_hyperparameters:
         posterior.renewed(first)  # of the start, or its noise of one would drive the chains away from it
@@ -141,12 +148,13 @@ class _Posterior:
     noise_std: Tensor  # (chains,)
     generator: Generator
     batch_size: int | None
+    temperature: float = 1.0
     log: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # the hyperparameters of every transition
 
     @staticmethod
     def of(
         model: nn.Module, data: Any, likelihood: Likelihood, prior_precision: float | None, hyperprior: Gamma,
-        chains: int, seed: int, method: Sampler,
+        chains: int, seed: int, method: Sampler, temperature: float = 1.0,
     ) -> _Posterior:  # fmt: skip
         source, layout, like = Source.of(data), Layout.of(model), next(iter(model.parameters()))
         inputs, targets = (torch.cat(parts) for parts in zip(*source.in_order(source.size), strict=True))
@@ -160,6 +168,7 @@ class _Posterior:
             evaluated(model), layout, kept, source, (inputs, targets), likelihood, hyperprior,
             (prior_precision is None, unknown), ones * (prior_precision or 1.0), ones.clone(),
             Generator().manual_seed(seed), None if size is None or size >= source.size else size,
+            temperature,
         )  # fmt: skip
 
     @property
@@ -186,7 +195,7 @@ class _Posterior:
 
         def density(flat: Tensor, precision: Tensor, noise_std: Tensor) -> Tensor:
             fit = log_prob(self.likelihood, self._outputs(flat, inputs), targets, noise_std)
-            return share * fit - precision / 2 * flat.square().sum()
+            return (share * fit - precision / 2 * flat.square().sum()) / self.temperature
 
         with torch.enable_grad():  # one backward pass for all chains: less overhead than a gradient inside vmap
             here = at.detach().requires_grad_()
@@ -228,7 +237,7 @@ class _Posterior:
             self.model, self._sets(everything), likelihood, self._sets(prior), seed=seed,
             diagnostics={"chains": chains, "draws": draws},
         )  # fmt: skip
-        about = {**about, **chain.diagnostics, "chains": chains, "draws": draws}
+        about = {**about, **chain.diagnostics, "chains": chains, "draws": draws, "temperature": self.temperature}
         watched = self.whole[0][:: max(1, self.source.size // WATCHED)][:WATCHED]
         return Chains(
             networks, self.layout, chain.positions, precision, noise if self.tuned[1] else None, watched, about

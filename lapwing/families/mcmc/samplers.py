@@ -212,6 +212,12 @@ class _State:
         return step
 
 
+def _within(seen: list[Tensor]) -> Tensor:  # of (chains, d) -> (n · chains, d)
+    """Positions around the mean of their own chain: chains in different modes say nothing of the width of one."""
+    positions = torch.stack(seen)
+    return (positions - positions.mean(0)).flatten(0, 1)
+
+
 def _adapted(
     state: _State, move: Callable[[float], Tensor], step: float, acceptance: float, plan: tuple[int, int, int],
     renew: Renew | None, told: Told | None,
@@ -230,7 +236,7 @@ def _adapted(
             if ends and number > warmup // 6:
                 seen.append(state.at)
             if number in ends:
-                state.variance, seen = regularised_variance(torch.cat(seen)), []
+                state.variance, seen = regularised_variance(_within(seen)), []
                 averaging = DualAveraging.start(state.first_step_size(), acceptance)
             if number == warmup:
                 state.divergences = 0

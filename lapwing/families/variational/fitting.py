@@ -14,15 +14,16 @@ from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from lapwing.bayes.likelihoods import Gaussian, Likelihood
+from lapwing.families.variational.backprop import Backprop
 from lapwing.families.variational.mean_field import LOG_STD, MeanField
-from lapwing.families.variational.methods import BayesByBackprop, Method, Natural, NaturalGradient
+from lapwing.families.variational.methods import BayesByBackprop, Method, Natural, at_layers
 from lapwing.families.variational.posterior import Variational
 from lapwing.families.variational.scores import held_out
 from lapwing.families.variational.temperature import Balanced, Heat, Temperature, count_units, resolve
 from lapwing.linalg.progress import Report, reporter
 from lapwing.network.parameters import Select
 from lapwing.network.shuffling import Source
-from lapwing.training import Descent, Diverged, Learner, Schedule, Trained, Weights, adam, log_prob, loop
+from lapwing.training import Diverged, Learner, Schedule, Trained, Weights, log_prob, loop
 
 BALANCED, BACKPROP = Balanced(), BayesByBackprop()
 TAUS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # digits and MNIST have their best between 1e-5 and 1e-4
@@ -111,34 +112,34 @@ class _Plan:
 
     def _learner(self, values: Weights, heat: Heat) -> Learner:
         learnt = [*self.network.trainable(), *(name for name in (LOG_NOISE,) if name in values)]
-        if isinstance(self.method, NaturalGradient):
-            if LOG_NOISE in values:
-                raise ValueError("the natural-gradient methods need a Gaussian with a given noise_std")
-            if self.method.kind == "vogn" and any(isinstance(m, _BatchNorm) for m in self.network.model.modules()):
-                raise ValueError(
-                    "VOGN needs the gradients of single data, which a network with batch normalisation does not have: "
-                    "use NaturalGradient('ivon') or BayesByBackprop()"
-                )
-            return Natural(
-                self._energy, values, self.network.random, learnt, self.method, ess=self.data / heat.eta,
-                prior_precision=1 / self.network.prior_variance, schedule=self.schedule, samples=self.samples,
+        if isinstance(self.method, BayesByBackprop):
+            return Backprop(
+                self._expected, values, self.network.random, learnt, share=heat.eta / self.data,
+                prior_variance=self.network.prior_variance, learning_rate=self.method.learning_rate,
+                schedule=self.schedule,
             )  # fmt: skip
-        at_layers = self.method.at_layers(self.network)
+        if LOG_NOISE in values:
+            raise ValueError("the natural-gradient methods need a Gaussian with a given noise_std")
+        if self.method.kind == "vogn" and any(isinstance(m, _BatchNorm) for m in self.network.model.modules()):
+            raise ValueError(
+                "VOGN needs the gradients of single data, which a network with batch normalisation does not have: "
+                "use NaturalGradient('ivon') or BayesByBackprop()"
+            )
+        return Natural(
+            self._expected, self._energy, values, self.network.random, learnt, self.method, ess=self.data / heat.eta,
+            prior_precision=1 / self.network.prior_variance, schedule=self.schedule, samples=self.samples,
+        )  # fmt: skip
 
-        def loss(values: Weights, inputs: Tensor, targets: Tensor, generator: Generator) -> Tensor:
-            """−ELBO / p from a batch: the mean of −log p over its data, and η / p of the whole divergence."""
-            noise_std = values[LOG_NOISE].exp() if LOG_NOISE in values else None
-            means, variances, divergence = self.network.gaussians(values)
-            given = {**values, **means}
-            terms = []
-            for _ in range(self.samples):
-                outputs = self.network.outputs(given, variances, inputs, generator, at_layers)
-                terms.append(log_prob(self.likelihood, outputs, targets, noise_std))
-            return heat.eta / self.data * divergence - torch.stack(terms).mean() / len(inputs)
-
-        kept = {name: value for name, value in values.items() if name not in learnt}
-        start = {name: values[name] for name in learnt}
-        return Descent(loss, start, adam(self.method.learning_rate), self.schedule, kept)
+    def _expected(
+        self, values: Weights, variances: Weights, inputs: Tensor, targets: Tensor, generator: Generator
+    ) -> Tensor:  # ()
+        """The mean of −log p over the data of a batch and over samples."""
+        noise_std = values[LOG_NOISE].exp() if LOG_NOISE in values else None
+        chosen, terms = at_layers(self.method.local, self.network), []
+        for _ in range(self.samples):
+            outputs = self.network.outputs(values, variances, inputs, generator, chosen)
+            terms.append(log_prob(self.likelihood, outputs, targets, noise_std))
+        return -torch.stack(terms).mean() / len(inputs)
 
     def _energy(self, weights: Weights, inputs: Tensor, targets: Tensor) -> Tensor:  # ()
         outputs = functional_call(self.network.model, weights, (inputs,))

@@ -12,10 +12,12 @@ import torch
 from torch import Generator, Tensor
 from torch.func import grad, vmap
 
+from lapwing.families.variational.backprop import Energy as Expected
 from lapwing.families.variational.mean_field import LOG_STD, MeanField
 from lapwing.training import Schedule, Weights, adam
 
 Energy = Callable[[Weights, Tensor, Tensor], Tensor]  # −log p of a batch at given weights, per datum: ()
+Local = Literal["exact", "everywhere", "nowhere"]
 
 
 @final
@@ -30,20 +32,10 @@ class BayesByBackprop:
     """
 
     learning_rate: float = 1e-3
-    local: Literal["exact", "everywhere", "nowhere"] = "everywhere"
+    local: Local = "everywhere"
 
     def __post_init__(self) -> None:
-        if self.local not in ("exact", "everywhere", "nowhere"):
-            raise ValueError(f"local is {self.local!r}, expected 'exact', 'everywhere' or 'nowhere'")
-
-    def at_layers(self, network: MeanField) -> frozenset[str]:
-        """The weights whose noise is drawn at the outputs of their layers."""
-        chosen = {
-            "exact": network.exact,
-            "everywhere": network.exact | network.approximate,
-            "nowhere": frozenset[str](),
-        }
-        return chosen[self.local]
+        _check_local(self.local)
 
 
 @final
@@ -52,8 +44,9 @@ class NaturalGradient:
     """VOGN (Khan et al. 2018) or IVON (Shen et al. 2024): a running estimate h of the curvature gives the variances.
 
     With ess = p / η the posterior has precision ess · h + 1 / prior_variance. VOGN averages squared gradients of single
-    data, IVON needs ordinary gradients only, but several `samples` a step where steps are few. `initial_curvature` is h
-    at the start, per datum. Noise is in the weights: for networks with batch normalisation `BayesByBackprop` is better.
+    data at a draw of the weights. IVON estimates h by twice the gradient by the variance (Price's theorem): its own
+    estimate where noise is drawn in the weights, a far less noisy one at the outputs of layers, `local` as in
+    `BayesByBackprop`. `initial_curvature` is h at the start, per datum.
     """
 
     kind: Literal["ivon", "vogn"] = "vogn"
@@ -61,13 +54,30 @@ class NaturalGradient:
     momentum: float = 0.9
     curvature_decay: float = 0.98
     initial_curvature: float = 0.02
+    local: Local = "everywhere"
 
     def __post_init__(self) -> None:
         if self.kind not in ("ivon", "vogn"):
             raise ValueError(f"kind is {self.kind!r}, expected 'ivon' or 'vogn'")
+        _check_local(self.local)
 
 
 Method = BayesByBackprop | NaturalGradient
+
+
+def _check_local(local: str) -> None:
+    if local not in ("exact", "everywhere", "nowhere"):
+        raise ValueError(f"local is {local!r}, expected 'exact', 'everywhere' or 'nowhere'")
+
+
+def at_layers(local: Local, network: MeanField) -> frozenset[str]:
+    """The weights whose noise is drawn at the outputs of their layers."""
+    chosen = {
+        "exact": network.exact,
+        "everywhere": network.exact | network.approximate,
+        "nowhere": frozenset[str](),
+    }
+    return chosen[local]
 
 
 class IVON(torch.optim.Optimizer):
@@ -180,13 +190,16 @@ class VOGN(IVON):
 
 @final
 class Natural:
-    """A learner by VOGN or IVON; what is not random follows Adam."""
+    """A learner by VOGN or IVON; what is not random follows Adam.
+
+    `expected` is the energy under Gaussian weights, for IVON, and `energy` that at given weights, for VOGN.
+    """
 
     def __init__(
-        self, energy: Energy, start: Weights, random: tuple[str, ...], learnt: list[str], method: NaturalGradient,
-        *, ess: float, prior_precision: float, schedule: Schedule | None, samples: int = 1,
+        self, expected: Expected, energy: Energy, start: Weights, random: tuple[str, ...], learnt: list[str],
+        method: NaturalGradient, *, ess: float, prior_precision: float, schedule: Schedule | None, samples: int = 1,
     ) -> None:  # fmt: skip
-        self.energy, self.random, self.method = energy, random, method
+        self.expected, self.energy, self.random, self.method = expected, energy, random, method
         self.schedule, self.samples = schedule, samples
         self.current = {
             name: tensor.detach().clone() for name, tensor in start.items() if not name.endswith(LOG_STD)
@@ -204,11 +217,34 @@ class Natural:
         self.plain = adam()(others) if others else None
 
     def step(self, inputs: Tensor, targets: Tensor, generator: Generator, done: float) -> float:
-        """Draws, their gradients and an update; the loss is −log p per datum at the draws."""
+        """Gradients of the expected energy and an update; the loss is −log p per datum."""
         for group in self.natural.param_groups:
             group["lr"] = self.method.learning_rate * (1.0 if self.schedule is None else self.schedule(done))
         if self.plain is not None:
             self.plain.zero_grad()
+        gradients = self._at_draws if isinstance(self.natural, VOGN) else self._by_moments
+        total = gradients(inputs, targets, generator)
+        if math.isfinite(total):
+            self.natural.step()
+            if self.plain is not None:
+                self.plain.step()
+        return total
+
+    def _by_moments(self, inputs: Tensor, targets: Tensor, generator: Generator) -> float:
+        """Gradients by mean and variance: the expected gradient and half of the expected curvature."""
+        variances = {name: self.natural.variance(self.current[name]).requires_grad_() for name in self.random}
+        loss = self.expected(self.current, variances, inputs, targets, generator)
+        if bool(loss.isfinite()):
+            loss.backward()
+            for name, variance in variances.items():
+                weight = self.current[name]
+                if weight.grad is not None and variance.grad is not None:
+                    self.natural.seen[weight] = [(weight.grad, 2 * variance.grad)]
+                weight.grad = None
+        return float(loss.detach())
+
+    def _at_draws(self, inputs: Tensor, targets: Tensor, generator: Generator) -> float:
+        """Gradients and squared gradients of single data at draws of the weights."""
         total = 0.0
         for _ in range(self.samples):
             with self.natural.sampled(generator):
@@ -216,14 +252,10 @@ class Natural:
                 total += float(loss.detach()) / self.samples
                 if not math.isfinite(total):
                     return total
-                if isinstance(self.natural, VOGN):
-                    self.natural.squares = self._squares(inputs, targets)
+                self.natural.squares = self._squares(inputs, targets)  # type: ignore[attr-defined]
                 loss.backward()
-        self.natural.step()
-        if self.plain is not None:
-            for weight in self.plain.param_groups[0]["params"]:
-                weight.grad /= self.samples
-            self.plain.step()
+        for weight in [] if self.plain is None else self.plain.param_groups[0]["params"]:
+            weight.grad /= self.samples
         return total
 
     def _squares(self, inputs: Tensor, targets: Tensor) -> dict[Tensor, Tensor]:

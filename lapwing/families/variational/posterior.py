@@ -64,7 +64,7 @@ class Variational:
     @property
     def divergence(self) -> float:
         """KL(q | prior), in closed form."""
-        return float(self.network.divergence(self.values))
+        return self.network.divergence(self.values)
 
     @property
     def diagnostics(self) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -11,21 +11,29 @@ from torch import Tensor
 from lapwing.bayes.likelihoods import Bernoulli, Categorical, Curved, Likelihood
 from lapwing.network.shuffling import Source
 
-if TYPE_CHECKING:
-    from lapwing.families.variational.posterior import Variational
-
 BATCH = 1000
 BINS = 15
 
 
-def held_out(posterior: Variational, data: Any, draws: int | None = None) -> dict[str, float]:
+class Drawn(Protocol):
+    """Whatever draws functions: a variational fit, Markov chains, an ensemble."""
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """What the outputs mean."""
+
+    def functions(self, inputs: Any) -> Tensor:
+        """Outputs of every draw: (draws, *outputs)."""
+
+
+def held_out(posterior: Drawn, data: Any) -> dict[str, float]:
     """`nll` of the averaged predictive and `gibbs_nll`, the average over draws of their own, both per datum.
 
     For classes also accuracy, expected calibration error (15 equal bins) and mean confidence, of the averaged
     probabilities; otherwise the root mean square error of the mean.
     """
     pairs = list(Source.of(data).in_order(BATCH))
-    functions = torch.cat([posterior.functions(inputs, draws) for inputs, _ in pairs], dim=1).double()
+    functions = torch.cat([posterior.functions(inputs) for inputs, _ in pairs], dim=1).double()
     targets = torch.cat([targets for _, targets in pairs])
     terms = log_density(posterior.likelihood, functions, targets)  # (draws, n)
     found = {

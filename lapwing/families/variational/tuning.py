@@ -38,7 +38,7 @@ class Sweep:
         names = {cell["network"] for cell in self.cells}
         if network is None and len(names) > 1:
             raise ValueError(f"several networks were tried: choose one of {sorted(names)}")
-        found = [cell for cell in self.cells if network in (None, cell["network"]) and "nll" in cell]
+        found = [cell for cell in self.cells if network in (None, cell["network"]) and cell.get("nll") is not None]
         if not found:
             raise ValueError(f"no fit of {network or 'this network'} ended well: {list(self.cells[:2])}")
         return float(min(found, key=lambda cell: cell["nll"])["tau"])
@@ -72,7 +72,7 @@ def tune_temperature(
         "epochs": epochs,
         "draws": draws,
         "units": units,
-        **{name: repr(options[name]) for name in sorted(options)},
+        **{name: _described(options[name]) for name in sorted(options)},
     }
     keys = [(name, tau) for name in named for tau in taus]
     done = {key: cell for key, cell in _read(path, settings).items() if key in keys}
@@ -86,6 +86,12 @@ def tune_temperature(
         report(f"{len(done)} of {len(keys)} fits, {cell['network']} τ = {cell['tau']:g}, {remaining:.0f} s left")
     report("")
     return Sweep(tuple(done[key] for key in keys))
+
+
+def _described(option: Any) -> str:
+    """An option as words that are the same in the next process: those of a function would have its address in them."""
+    name = getattr(option, "__qualname__", None)
+    return repr(option) if name is None else f"{option.__module__}.{name}"
 
 
 def _cells(keys: list[tuple[str, float]], shared: tuple[Any, ...], processes: int) -> Iterator[Cell]:

@@ -16,6 +16,7 @@ from lapwing.network.jacobian import Network
 from lapwing.network.kfac.diagonal import output_squares
 from lapwing.network.kfac.gradients import Full
 from lapwing.network.kfac.layers import Layer
+from lapwing.network.kfac.moments import in_strips, second_moment
 from lapwing.network.kfac.roots import Root, counted, sampled
 from lapwing.network.kfac.tape import Bases, Layers, Tape, listen, other_rows, padding_entry, pieces
 from lapwing.network.nests import Sample
@@ -127,6 +128,12 @@ class _Sums:
                     self.fourth[number] += float(signals.double().square().sum((0, 2, 3)).square().sum())
 
     def _add_inputs(self, number: int, layer: Layer, found: Tensor | Tape, counts: Tensor | None) -> None:
+        if isinstance(found, Tape) and self.sharing == "expand" and in_strips(layer, calls := found.uses(layer)):
+            data = torch.ones(len(found.outputs), dtype=torch.float64) if counts is None else counts.double()
+            for call in calls:
+                self.right[number] += second_moment(layer, call, data)
+                self.terms[number] += float(data.sum()) * (call.shape[0] // len(data)) * call.shape[2:].numel()
+            return
         features = found if isinstance(found, Tensor) else found.features(layer)
         data = features.new_ones(features.shape[1], dtype=torch.float64) if counts is None else counts.double()
         if layer.kind == "embedding":

@@ -193,18 +193,35 @@ def _patches(module: Any, x: Tensor, transposed: bool) -> Tensor:  # (groups, ro
 
     Positions come last in memory, so that they are copied in long runs.
     """
-    dims, kernel, step, gap = x.ndim - 2, module.kernel_size, module.stride, module.dilation
-    if transposed:
-        x, step = _spread(module, x), (1,) * dims
-    else:
-        mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
-        x = F.pad(x, _padding(module), mode=mode)
-    for axis in range(dims):
-        width = gap[axis] * (kernel[axis] - 1) + 1
-        x = x.unfold(2 + axis, width, step[axis])[..., :: gap[axis]]
+    dims, step = x.ndim - 2, (1,) * (x.ndim - 2) if transposed else module.stride
+    x = _unfolded(module, _spread(module, x) if transposed else padded(module, x), step, range(dims))
     x = x.unflatten(1, (module.groups, -1))  # rows, groups, channels, *positions, *kernel
     x = x.permute(1, 0, 2, *range(3 + dims, 3 + 2 * dims), *range(3, 3 + dims))
     return x.flatten(3 + dims).flatten(2, 2 + dims)
+
+
+def strips(
+    module: Any, x: Tensor
+) -> Tensor:  # (groups, channels · rest of the kernel, height, rows · rest of positions)
+    """The input of a convolution under its kernel in every direction but the first, of whose height it is."""
+    dims = x.ndim - 2
+    x = _unfolded(module, padded(module, x), module.stride, range(1, dims)).unflatten(1, (module.groups, -1))
+    x = x.permute(1, 2, *range(3 + dims, 2 + 2 * dims), 3, 0, *range(4, 3 + dims))
+    return x.flatten(2 + dims).flatten(1, dims)
+
+
+def padded(module: Any, x: Tensor) -> Tensor:
+    """The input of a convolution with its margins."""
+    mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
+    return F.pad(x, _padding(module), mode=mode)
+
+
+def _unfolded(module: Any, x: Tensor, step: tuple[int, ...], axes: range) -> Tensor:
+    for axis in axes:
+        gap = module.dilation[axis]
+        width = gap * (module.kernel_size[axis] - 1) + 1
+        x = x.unfold(2 + axis, width, step[axis])[..., ::gap]
+    return x
 
 
 def _padding(module: Any) -> list[int]:

@@ -12,10 +12,9 @@ from torch import Tensor
 from lapwing.bayes.methods import EKFAC, KFAC, Diagonal
 from lapwing.linalg.kronecker import Factors, Kronecker, fitting, kronecker
 from lapwing.network.jacobian import Network
-from lapwing.network.kfac.diagonal import diagonal, row_squares
-from lapwing.network.kfac.factors import eigencorrected, factorise, variances
+from lapwing.network.kfac.diagonal import diagonal
+from lapwing.network.kfac.factors import eigencorrected, factorise
 from lapwing.network.kfac.roots import Root
-from lapwing.network.kfac.tape import Layers, listen
 from lapwing.network.nests import Sample
 
 
@@ -25,14 +24,7 @@ class Structure:
     """The curvature of a network in the structure that was asked for, with what diagnostics should say of it."""
 
     curvature: Kronecker
-    layers: Layers
     diagnostics: dict[str, Any]
-
-    def output_variances(self, network: Network, batches: Iterable[Sample], precision: Tensor | float) -> Tensor:
-        """The posterior variance of every output at new inputs, (n · c,), without a row of the Jacobian."""
-        if all(block.is_diagonal for block in self.curvature.blocks):
-            return row_squares(network, batches, self.curvature.variances(precision), layers=self.layers)
-        return variances(network, batches, self.curvature, self.layers, precision).flatten()
 
 
 def structured(
@@ -50,7 +42,7 @@ def structured(
         index, one = torch.arange(p, device=found.value.device).reshape(1, 1, p), found.value.new_ones(1, 1)
         matrix = kronecker((Factors("all", "diagonal", index, one, found.value[None]),), p, scale)
         error = float(found.standard_error.sum() / found.value.sum().clamp_min(1e-300))  # they may all err together
-        return Structure(matrix, listen(network, next(iter(batches))), {"relative_error_of_trace": error})
+        return Structure(matrix, {"relative_error_of_trace": error})
     factored = factorise(
         network, batches, root, counts=counts, sharing=method.sharing,
         probes=method.probes if isinstance(method, KFAC) else None, seed=seed,
@@ -58,6 +50,6 @@ def structured(
     scale = None if scale is None else fitting(factored.factors, scale)
     diagnostics: dict[str, Any] = {"blocks": factored.diagnostics, "relative_errors_of_traces": factored.trace_errors}
     if isinstance(method, KFAC):
-        return Structure(factored.structure(scale), factored.layers, diagnostics)
+        return Structure(factored.structure(scale), diagnostics)
     matrix = eigencorrected(network, batches, root, factored, counts=counts, scale=scale)
-    return Structure(matrix, factored.layers, diagnostics)
+    return Structure(matrix, diagnostics)

@@ -26,6 +26,7 @@ from lapwing.tomography.type_ii.result import (
 )
 
 LOG_2PI = math.log(2 * math.pi)
+ROUNDOFF = 8 * torch.finfo(torch.float64).eps
 
 
 @final
@@ -85,28 +86,45 @@ class ExactEvidence:
         own = [block.of(linear.weights) for block in linear.blocks]
         return ExactEvidence(data, torch.cat(found), tuple(places), evidence_at, tuple(w.mT @ w for w in own))
 
-    def covariance(self, prior: FilterPrior, noise_variance: Tensor) -> Tensor:  # (m, m)
-        """Σ_yy, of the rotated data."""
-        coefficients = torch.cat([prior.coefficients(number) for number in range(len(self.places))])
-        m = self.grams.shape[1]
-        summed = (coefficients @ self.grams.reshape(len(coefficients), -1)).reshape(m, m)
-        return summed + noise_variance * torch.eye(m, dtype=torch.float64)
-
     def log_evidence(self, prior: FilterPrior, noise_variance: Tensor) -> Tensor:  # ()
-        """log N(y; …, Σ_yy); at the network's own weights, the lower bound of the publication."""
-        factor = torch.linalg.cholesky(self.covariance(prior, noise_variance))
-        m, data = len(factor), self.data
-        occam = -factor.diagonal().log().sum() - 0.5 * data.unseen * noise_variance.log()
-        constant = -0.5 * (m + data.unseen) * LOG_2PI
+        """log N(y; …, Σ_yy); at the network's own weights, the lower bound of the publication. Differentiable once.
+
+        Its derivative with respect to Σ_yy is ½ (v vᵀ − Σ_yy⁻¹), v = Σ_yy⁻¹ t: one product with all Gram matrices.
+        """
+        coefficients = torch.cat([prior.coefficients(number) for number in range(len(self.places))])
+        value, pull = self._seen(coefficients.detach(), noise_variance.detach())
+        slope = coefficients @ (self.grams.reshape(len(coefficients), -1) @ pull.reshape(-1))
+        slope = slope + noise_variance * pull.trace()
+        unseen, rows = self.data.unseen, len(pull) + self.data.unseen
+        noise_alone = -0.5 * (unseen * noise_variance.log() + rows * LOG_2PI + self._misfit(rows) / noise_variance)
+        return value + slope - slope.detach() + noise_alone - 0.5 * self._energy(prior)
+
+    def _seen(self, coefficients: Tensor, noise_variance: Tensor) -> tuple[Tensor, Tensor]:  # (), (m, m)
+        """What Σ_yy is responsible for, and its derivative."""
+        m = self.grams.shape[1]
+        covariance = (coefficients @ self.grams.reshape(len(coefficients), -1)).reshape(m, m)
+        # a search tries noises below what round-off leaves of the Gram matrices
+        covariance.diagonal().add_(noise_variance + ROUNDOFF * covariance.trace())
+        factor = torch.linalg.cholesky(covariance)
+        pull, occam = -0.5 * torch.cholesky_inverse(factor), -factor.diagonal().log().sum()
+        if self.evidence_at == "weights":
+            return occam, pull
+        v = torch.cholesky_solve(self.data.targets[:, None], factor)
+        return occam - 0.5 * (self.data.targets @ v[:, 0]), pull.addmm_(v, v.mT, alpha=0.5)
+
+    def _misfit(self, rows: int) -> float:
+        """The square error that noise alone has to explain."""
+        at_mode = self.evidence_at == "mode"
+        return self.data.remainder if at_mode else self.data.linear.reconstruction.misfit**2 * rows
+
+    def _energy(self, prior: FilterPrior) -> Tensor:  # ()
+        """w̄ᵀ Σ_θ⁻¹ w̄ of the network's own weights, where they are what the bound is at."""
         if self.evidence_at == "mode":
-            white = torch.linalg.solve_triangular(factor, data.targets[:, None], upper=False)
-            return occam + constant - 0.5 * (white.square().sum() + data.remainder / noise_variance)
-        misfit = data.linear.reconstruction.misfit**2 * (m + data.unseen)
-        energy = torch.stack([
+            return torch.zeros((), dtype=torch.float64)
+        return torch.stack([
             (torch.linalg.inv(prior.covariance(number)) * own).sum()
             for number, own in enumerate(self.second_moments)
         ]).sum()  # fmt: skip
-        return occam + constant - 0.5 * (misfit / noise_variance + energy)
 
 
 def _grams(features: Tensor, block: Block) -> Tensor:  # (classes, m, m)

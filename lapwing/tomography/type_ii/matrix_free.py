@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Generator, Tensor
@@ -11,7 +11,7 @@ from torch import Generator, Tensor
 from lapwing.linalg.operators import Diagonal, LinearOperator
 from lapwing.linalg.progress import Report, reporter
 from lapwing.linalg.solvers import CG, Nystrom
-from lapwing.tomography.filter_prior import FilterPrior
+from lapwing.tomography.filter_prior import FilterPrior, distances
 from lapwing.tomography.linear import Linearised
 from lapwing.tomography.type_ii.result import (
     EvidenceAt,
@@ -60,6 +60,25 @@ class Gradient:
     residual: float  # the largest relative one
 
 
+@final
+@dataclass(frozen=True, eq=False)
+class Probes:
+    """Random signs over the data, and what the weights see of them: (A J)ᵀ signs, the same at every step."""
+
+    signs: Tensor  # (n, probes)
+    seen: Tensor  # (p, probes)
+
+    @staticmethod
+    def of(linear: Linearised, count: int, generator: Generator) -> Probes:
+        """One reverse pass for each."""
+        signs = (2 * torch.randint(2, (len(linear.targets), count), generator=generator) - 1).double()
+        return Probes(signs, _back(linear) @ signs)
+
+
+def _back(linear: Linearised) -> LinearOperator:
+    return (linear.projector.operator @ linear.jacobian).T
+
+
 def system(linear: Linearised, prior: FilterPrior, noise_variance: float) -> tuple[LinearOperator, LinearOperator]:
     """A J Σ Jᵀ Aᵀ, and the same plus the noise: products alone."""
     root = linear.projector.operator @ (linear.jacobian @ prior.root())
@@ -68,56 +87,56 @@ def system(linear: Linearised, prior: FilterPrior, noise_variance: float) -> tup
 
 
 def gradient(
-    linear: Linearised, parameters: Parameters, vector: Tensor, signs: Tensor, solver: CG, *,
+    linear: Linearised, parameters: Parameters, vector: Tensor, probes: Probes, solver: CG, *,
     evidence_at: EvidenceAt = "mode", start: Tensor | None = None,
 ) -> Gradient:  # fmt: skip
     """∂ log evidence / ∂ hyperparameters: ½ vᵀ ∂Σ v with Σ v = t, less ½ E[(Σ⁻¹ s)ᵀ ∂Σ s] over random signs s.
 
     In the space of the weights both are small sums over filters: one reverse pass for each column, however many
-    hyperparameters there are.
+    hyperparameters there are; Σ is linear in the tap covariances, whose derivatives are worked out once.
     """
-    at = vector.detach().clone().requires_grad_()
+    at = vector.detach()
     prior, noise = parameters.unpack(at)
-    fixed = FilterPrior(prior.blocks, prior.log_variance.detach(), prior.log_lengthscale.detach())
-    _, operator = system(linear, fixed, float(noise.detach()))
-    columns = torch.cat([linear.targets[:, None], signs], dim=1)
-    solution = solver.solve(operator, columns, start)
-    back = (linear.projector.operator @ linear.jacobian).T
-    seen, right = back @ solution.x, back @ signs
-    v, left = solution.x[:, :1], solution.x[:, 1:]
-    terms = []
-    for probe in range(signs.shape[1]):
-        occam = -_quadratic(prior, noise, seen[:, probe + 1], right[:, probe], left[:, probe], signs[:, probe])
-        terms.append(torch.autograd.grad(0.5 * occam, at, retain_graph=True, allow_unused=True)[0])
-    scatter = torch.stack(terms)
-    (fit,) = torch.autograd.grad(_fit(linear, prior, noise, seen[:, 0], v[:, 0], evidence_at), at)
+    _, operator = system(linear, prior, float(noise))
+    signs = probes.signs
+    solution = solver.solve(operator, torch.cat([linear.targets[:, None], signs], dim=1), start)
+    seen, v, left = _back(linear) @ solution.x, solution.x[:, :1], solution.x[:, 1:]
+    slopes: Any = torch.autograd.functional.jacobian(lambda x: _coefficients(*parameters.unpack(x)), at, vectorize=True)
+    scatter = -0.5 * _quadratics(prior, (seen[:, 1:], probes.seen), (left, signs)) @ slopes  # (probes, parameters)
+    if evidence_at == "mode":
+        fit = 0.5 * _quadratics(prior, (seen[:, :1], seen[:, :1]), (v, v))[0] @ slopes
+    else:
+        fit = _fit_at_weights(linear, parameters, at)
     return Gradient(
         fit + scatter.mean(0), scatter.std(0) / len(scatter) ** 0.5 if len(scatter) > 1 else torch.zeros_like(at),
         solution.steps, solution.x, float(solution.residuals.max()),
     )  # fmt: skip
 
 
-def _quadratic(prior: FilterPrior, noise: Tensor, a: Tensor, b: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """aᵀ Σ_θ b + noise · leftᵀ right, differentiable in the hyperparameters."""
-    total = noise * (left @ right)
-    for number, block in enumerate(prior.blocks):
-        pairs = block.of(a).mT @ block.of(b)  # (taps, taps), summed over filters
-        total = total + (prior.covariance(number) * pairs).sum()
-    return total
+def _coefficients(prior: FilterPrior, noise: Tensor) -> Tensor:  # (classes of all blocks + 1,)
+    """What Σ_yy is linear in: the tap covariances of every block, and the noise variance."""
+    return torch.cat([*(prior.coefficients(number) for number in range(len(prior.blocks))), noise[None]])
 
 
-def _fit(
-    linear: Linearised, prior: FilterPrior, noise: Tensor, seen: Tensor, v: Tensor, evidence_at: EvidenceAt
-) -> Tensor:
-    """What of the log evidence is not its determinant, up to a constant, with the right gradient."""
-    if evidence_at == "mode":
-        return 0.5 * _quadratic(prior, noise, seen, seen, v, v)
+def _quadratics(prior: FilterPrior, seen: tuple[Tensor, Tensor], data: tuple[Tensor, Tensor]) -> Tensor:
+    """Bilinear forms of columns by the derivative of Σ_yy to each coefficient: (k, coefficients), sums over filters."""
+    parts = [
+        torch.einsum("fik,fjk,cij->kc", block.of(seen[0]), block.of(seen[1]), distances(block.side)[1])
+        for block in prior.blocks
+    ]
+    return torch.cat([*parts, (data[0] * data[1]).sum(0)[:, None]], dim=1)
+
+
+def _fit_at_weights(linear: Linearised, parameters: Parameters, vector: Tensor) -> Tensor:
+    """The gradient of what of the bound at the network's own weights is not its determinant."""
+    at = vector.clone().requires_grad_()
+    prior, noise = parameters.unpack(at)
     misfit = linear.reconstruction.misfit**2 * len(linear.targets)
     energy = torch.stack([
         (torch.linalg.inv(prior.covariance(number)) * (block.of(linear.weights).mT @ block.of(linear.weights))).sum()
         for number, block in enumerate(prior.blocks)
     ]).sum()  # fmt: skip
-    return -0.5 * (misfit / noise + energy)
+    return torch.autograd.grad(-0.5 * (misfit / noise + energy), at)[0]
 
 
 def matrix_free(
@@ -132,8 +151,7 @@ def matrix_free(
     scale = starting_noise(linear) if noise_std is None else noise_std**2
     bounds = torch.tensor(parameters.bounds(scale), dtype=torch.float64)
     generator = Generator().manual_seed(how.seed)
-    n = len(linear.targets)
-    signs = (2 * torch.randint(2, (n, how.probes), generator=generator) - 1).double()
+    probes = Probes.of(linear, how.probes, generator)
     vector = parameters.pack(scale).requires_grad_()
     descent = torch.optim.Adam([vector], lr=how.learning_rate)
     schedule = torch.optim.lr_scheduler.StepLR(descent, max(1, how.steps // 3), 0.5)
@@ -143,9 +161,11 @@ def matrix_free(
         if how.rank and (preconditioner is None or step % how.refresh == 0):
             report(f"hyperparameters, step {step + 1} of {how.steps}: a preconditioner of rank {how.rank}")
             gram, _ = system(linear, current, float(noise))
-            preconditioner = Nystrom.of(gram, rank=min(how.rank, n), shift=float(noise), generator=generator)
+            preconditioner = Nystrom.of(
+                gram, rank=min(how.rank, len(linear.targets)), shift=float(noise), generator=generator
+            )
         solver = CG(how.rtol, how.max_cg_steps, preconditioner)
-        found = gradient(linear, parameters, vector, signs, solver, evidence_at=evidence_at, start=start)
+        found = gradient(linear, parameters, vector, probes, solver, evidence_at=evidence_at, start=start)
         start, cg_steps, residual = found.solutions, cg_steps + found.cg_steps, found.residual
         total = found.value + _hyper_gradient(hyperprior, parameters, vector)
         trace.append(Setting(current, float(noise) ** 0.5))

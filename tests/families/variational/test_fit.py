@@ -58,7 +58,7 @@ def plan_for(model, data, likelihood, samples=1, total=None):
     source = Source.of(data)
     network = MeanField.of(model, data[0])
     return _Plan(
-        network, source, likelihood, BayesByBackprop(), 1, 7, samples, total or source.size, None, 2, 0
+        network, source, likelihood, BayesByBackprop(0.0), 1, 7, samples, total or source.size, None, 2, 0
     ), network  # fmt: skip
 
 
@@ -71,11 +71,11 @@ def test_batches_give_an_unbiased_estimate_of_the_whole(total):
     x, y = regression(30)
     plan, network = plan_for(mlp(), (x, y), Gaussian(0.3), total=total)
     values, heat, generator = network.start(math.exp(-30)), Heat(1.7, 30), Generator().manual_seed(0)
-    loss = plan._learner(values, heat).loss
-    whole = float(loss(values, x, y, generator))
+    learner = plan._learner(values, heat)
+    whole = learner.step(x, y, generator, 0.0)
     for size in (1, 4, 7):
         batches = [
-            (len(a), float(loss(values, a, b, generator))) for a, b in zip(x.split(size), y.split(size), strict=True)
+            (len(a), learner.step(a, b, generator, 0.0)) for a, b in zip(x.split(size), y.split(size), strict=True)
         ]
         assert sum(count * value for count, value in batches) / 30 == pytest.approx(whole, rel=1e-12)
     log_prob = torch.distributions.Normal(mlp()(x), 0.3).log_prob(y).sum()
@@ -90,12 +90,11 @@ def test_the_stochastic_elbo_is_unbiased_with_noise_at_the_layers_and_in_the_wei
     found = []
     for local in ("exact", "nowhere"):
         plan = _Plan(
-            posterior.network, Source.of((x, y)), Gaussian(0.3), BayesByBackprop(local=local), 1, 30, 1, 30, None, 2, 0
+            posterior.network, Source.of((x, y)), Gaussian(0.3), BayesByBackprop(0.0, local), 1, 30, 1, 30, None, 2, 0
         )
-        loss, generator = plan._learner(posterior.values, Heat(1.0, 30)).loss, Generator().manual_seed(1)
-        with torch.no_grad():
-            values = -30 * torch.stack([loss(posterior.values, x, y, generator) for _ in range(2000)])
-        found.append((float(values.mean()), float(values.std()) / 2000**0.5))
+        learner, generator = plan._learner(posterior.values, Heat(1.0, 30)), Generator().manual_seed(1)
+        values = -30 * torch.tensor([learner.step(x, y, generator, 0.0) for _ in range(800)]).double()
+        found.append((float(values.mean()), float(values.std()) / 800**0.5))
     elbo = posterior.elbo((x, y), draws=1000).value
     found.append((elbo.value, elbo.standard_error))
     for (one, error), (other, other_error) in zip(found, [*found[1:], found[0]], strict=True):
@@ -159,9 +158,8 @@ def test_several_samples_give_less_gradient_noise():
     for samples in (1, 16):
         plan, network = plan_for(mlp(), (x, y), Gaussian(0.3), samples)
         values, generator = network.start(0.3), Generator().manual_seed(0)
-        loss = plan._learner(values, Heat(1.0, 30)).loss
-        with torch.no_grad():
-            spread.append(float(torch.stack([loss(values, x, y, generator) for _ in range(200)]).var()))
+        learner = plan._learner(values, Heat(1.0, 30))
+        spread.append(float(torch.tensor([learner.step(x, y, generator, 0.0) for _ in range(200)]).var()))
     assert spread[0] / spread[1] == pytest.approx(16, rel=5 * math.hypot(2**0.5, 2**0.5) / 200**0.5)
 
 

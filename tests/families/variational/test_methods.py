@@ -79,7 +79,7 @@ def test_vogn_squares_are_those_of_single_data():
         return (torch.func.functional_call(model, weights, (inputs,)) - targets).square().sum() / len(inputs)
 
     learner = Natural(
-        energy, start, names, list(names), NaturalGradient("vogn"), ess=9.0, prior_precision=5.0, schedule=None
+        None, energy, start, names, list(names), NaturalGradient("vogn"), ess=9.0, prior_precision=5.0, schedule=None
     )
     squares = learner._squares(x, y)
     by_hand = {name: torch.zeros_like(weight) for name, weight in start.items()}
@@ -89,6 +89,26 @@ def test_vogn_squares_are_those_of_single_data():
             by_hand[name] += gradient.square() / 7
     assert all(torch.allclose(squares[learner.current[name]], by_hand[name], rtol=1e-12) for name in names)
     assert isinstance(learner.natural, VOGN)
+
+
+def test_ivon_in_a_fit_is_the_optimiser_where_noise_is_in_the_weights():
+    """Twice the gradient by the variance is the optimiser's own estimate of the curvature."""
+    model, (x, y) = mlp(), regression(30)
+    method = NaturalGradient("ivon", 0.1, local="nowhere")
+    found = fit(model, (x, y), Gaussian(0.3), temperature=0.5, method=method, epochs=3, batch_size=30, progress=False)
+    weights = dict(model.named_parameters())
+    optimiser = IVON(
+        list(weights.values()), lr=0.1, ess=60.0, prior_precision=5.0, curvature_decay=0.98, initial_curvature=0.02
+    )
+    generator = Generator().manual_seed(0)
+    for _ in range(3):
+        rows = torch.randperm(30, generator=generator)
+        with optimiser.sampled(generator):
+            (-torch.distributions.Normal(model(x[rows]), 0.3).log_prob(y[rows]).sum() / 30).backward()
+        optimiser.step()
+    for name, weight in weights.items():
+        assert torch.allclose(found.values[name], weight, rtol=1e-10)
+        assert torch.allclose((2 * found.values[name + ":log_std"]).exp(), optimiser.variance(weight), rtol=1e-10)
 
 
 def test_several_draws_before_a_step_are_averaged():

@@ -51,6 +51,23 @@ def test_cells_are_the_fits_and_the_best_has_the_lowest_held_out_nll(whole):
         found.best()
 
 
+def falling(done):
+    return 1 - done
+
+
+def test_a_sweep_with_a_schedule_is_read_back_in_another_process(tmp_path):
+    """The words for a function must not hold its address, and a cell whose score was no number is none to choose."""
+    path = tmp_path / "sweep.jsonl"
+    first = sweep(results=path, schedule=falling)
+    cells = [json.loads(line) for line in path.read_text().splitlines()]
+    assert cells[0]["settings"]["schedule"] == f"{__name__}.falling"
+    cells[0]["nll"] = None
+    path.write_text("".join(json.dumps(cell) + "\n" for cell in cells))
+    found = sweep(results=path, schedule=falling)
+    assert numbers(found)[1:] == numbers(first)[1:]
+    assert found.best("narrow") == 1e2
+
+
 def test_several_processes_give_the_same_cells(whole):
     torch_threads = torch.get_num_threads()
     assert numbers(sweep(processes=2)) == numbers(whole)

@@ -1,0 +1,46 @@
+"""What the benchmarks of `lapwing bench` tasks share: a cell is one data set with some methods and seeds.
+
+Outcomes are kept cell by cell in the folder of $LAPWING_BENCH, where it is set, so that a run that was stopped goes on
+where it was, and the same command with `lapwing bench TASK --out FOLDER` adds to it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from lapwing.bench.ledger import Cell, Ledger, Outcome
+from lapwing.cli.benching import Request, bench, study
+
+
+def measure(task: str, data: str, methods: list[str], seeds: list[int]) -> dict[str, Any]:
+    """The outcomes of some cells of a task, run now or found finished."""
+    kept = os.environ.get("LAPWING_BENCH")
+    with tempfile.TemporaryDirectory() as fresh:
+        folder = Path(kept or fresh)
+        request = Request(task, tuple(methods), (data,), tuple(seeds))
+        cells, _ = study(task).cells(request.methods, request.data, request.seeds)
+        bench(request, folder, lambda _phase, _share: None, lambda line: print(line, file=sys.stderr, flush=True))
+        found = Ledger.at(folder).read()
+    return {"outcomes": [_plain(found[cell]) for cell in cells if cell in found]}
+
+
+def outcomes(cells: dict[str, dict[str, Any]], task: str) -> list[Outcome]:
+    """The outcomes in a results file, as `lapwing.bench.tables` takes them; what two cells share counts once."""
+    found = {}
+    for cell in cells.values():
+        for one in cell["result"]["outcomes"]:
+            place = Cell(task, cell["arguments"]["data"], one["method"], one["seed"])
+            found[place] = Outcome(place, one["scores"], one["reason"], one["seconds"])
+    return list(found.values())
+
+
+def _plain(found: Outcome) -> dict[str, Any]:
+    scores = {name: float(f"{value:.6g}") for name, value in found.scores.items() if value == value}
+    return {
+        "method": found.cell.method, "seed": found.cell.seed, "scores": scores, "reason": found.reason,
+        "seconds": round(found.seconds, 1),
+    }  # fmt: skip

@@ -1,0 +1,57 @@
+"""What the regression methods of the benchmarks share: networks by weight decay, and mixtures of posteriors."""
+
+import pytest
+import torch
+from torch import nn
+
+from lapwing.bayes.likelihoods import Gaussian
+from lapwing.bench import regressors
+from lapwing.bench.networks import mlp
+from lapwing.facade import fit
+from tests.families.problems import normals
+
+
+def make(seed):
+    return mlp([3, 4, 1], activation=nn.ReLU, seed=seed).double().eval()
+
+
+@pytest.fixture
+def problem():
+    x = normals(30, 3, seed=0)
+    y = x[:, :1] - x[:, 1:2].abs()
+    networks = regressors.untrained(make)
+    return regressors.problem(
+        networks, (x[:20], y[:20]), (x[20:], y[20:]), batch_size=8, learning_rate=0.01, seed=0
+    )  # fmt: skip
+
+
+def test_networks_have_the_same_starts_at_every_decay(problem):
+    assert [len(members) for members in problem.stacks] == [regressors.MEMBERS] * len(regressors.DECAYS)
+    for members in zip(*problem.stacks, strict=True):
+        assert all(torch.equal(one[1].weight, members[0][1].weight) for one in members)
+    assert len(problem.dropped) == len(regressors.RATES)
+
+
+def test_the_decay_is_that_with_the_least_held_out_error(problem):
+    x, y = problem.validation
+    regressors.fitted(problem, steps=30)
+    errors = [
+        sum((model(x) - y).square().mean().item() for model in members) for members in problem.stacks
+    ]  # fmt: skip
+    assert len(set(errors)) == len(regressors.DECAYS)
+    assert problem.members is problem.stacks[errors.index(min(errors))]
+    assert problem.model is problem.members[0]
+
+
+def test_a_mixture_has_the_moments_of_its_parts(problem):
+    """E f and E f² are the averages over parts, noise included; draws are those of all."""
+    parts = tuple(fit(make(seed), problem.train, Gaussian(0.1 + seed), draws=5 + seed) for seed in range(3))
+    new = normals(7, 3, seed=5)
+    found, each = regressors.Mixture(parts).predict(new), [part.predict(new) for part in parts]
+    mean = sum(one.mean for one in each) / 3
+    square = sum(one.variance + one.mean.square() for one in each) / 3
+    assert torch.allclose(found.mean, mean)
+    assert torch.allclose(found.variance, square - mean.square())
+    assert torch.equal(found.draws, torch.cat([one.draws for one in each]))
+    with pytest.raises(ValueError, match="a mixture has no one prior"):
+        found.novelty  # noqa: B018
