@@ -9,6 +9,7 @@ import table_links as links
 import table_networks as networks
 import table_studies
 import table_tomography as tomography
+import table_trust as trust
 
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 
@@ -235,7 +236,7 @@ two peaks half a turn apart. The steps and the width for digits were chosen whil
 of MNIST had not been looked at.
 
 {symmetry(parts["symmetry"])}
-{networks.page(parts)}{evidence.page(parts)}{tomography.page(parts)}"""
+{networks.page(parts)}{evidence.page(parts)}{tomography.page(parts)}{trust.page(parts)}"""
 
 
 def pages() -> dict[Path, str]:

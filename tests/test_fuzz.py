@@ -50,6 +50,19 @@ def test_more_readers_refuse_or_are_right():
         assert found["refused"] > 25, (name, found)
 
 
+@pytest.mark.parametrize("wrong", [{}, [], 3, None, "nowhere"])
+def test_an_array_of_a_record_that_is_named_by_no_name(wrong, tmp_path):
+    from lapwing import records
+
+    curve = records.Curve(np.logspace(-2, 2, 9), 1.0, log_evidence=np.linspace(0, 1, 9))
+    path = records.save(records.Record("one", "regression", (), curve=curve), tmp_path)
+    body = json.loads(path.read_text())
+    body["curve"]["precision"] = {"array": wrong}
+    path.write_text(json.dumps(body))
+    with pytest.raises(ValueError, match="expected the name of a stored array"):
+        records.load(path)
+
+
 def test_pictures_and_weights_that_are_bombs(tmp_path):
     """Small files that say they hold 12,000 × 12,000 pixels, or unpack to 128 MB of zeros, with 100 MB of memory."""
     from PIL import Image

@@ -1,9 +1,9 @@
-"""requirements.lock from constraints.txt: the same versions, each with the SHA-256 of the archive that pip would install here.
+"""requirements.lock from constraints.txt: the same versions, each with the SHA-256 of what pip would install here.
 
     python tools/lock.py requirements.lock
 
-Archives of another platform, or another build of torch (here the one for processors), have other digests: the lock is that of the
-environment it was made in. Nothing is installed, and no address of a registry is kept.
+Archives of another platform, or another build of torch (here the one for processors), have other digests: the lock is
+that of the environment it was made in. Nothing is installed, and no address of a registry is kept.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ def resolved() -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         options = ["--quiet", "--dry-run", "--ignore-installed", "--no-deps", "--report", str(report)]
-        subprocess.run([sys.executable, "-m", "pip", "install", *options, "-r", str(CONSTRAINTS)], check=True)
+        command = [sys.executable, "-m", "pip", "install", *options, "-r", str(CONSTRAINTS)]
+        subprocess.run(command, check=True)  # noqa: S603
         found = json.loads(report.read_text())["install"]
     return {normal(one["metadata"]["name"]): one["download_info"]["archive_info"]["hashes"]["sha256"] for one in found}
 

@@ -130,7 +130,8 @@ def _typed(kind: Any, value: Any, path: str, arrays: dict[str, np.ndarray]) -> A
         _checked(isinstance(value, dict), value, path, "a mapping")
         return {key: _typed(arguments[1], part, f"{path}[{key!r}]", arrays) for key, part in value.items()}
     if kind is np.ndarray:
-        known = isinstance(value, dict) and set(value) == {"array"} and value["array"] in arrays
+        named = isinstance(value, dict) and set(value) == {"array"} and isinstance(value["array"], str)
+        known = named and value["array"] in arrays
         return arrays[_checked(known, value, path, "the name of a stored array")["array"]]
     if kind is float:
         number = isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -1,0 +1,83 @@
+"""The part of docs/benchmarks.md about several processes and hostile files."""
+
+
+def table(columns: list[str], rows: list[list[str]]) -> str:
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def ranks(cells: dict) -> str:
+    rows = []
+    for cell in cells.values():
+        r, given = cell["result"], cell["arguments"]
+        rows.append([
+            str(given["ranks"]), f"{given['n']:,}", f"{r['passes']:.0f}", f"{r['work_of_one']:.2g} s",
+            f"{r['work_of_busiest']:.2g} s", f"{r['work_ratio']:.2f}", f"{r['predicted_ratio']:.2f}",
+            f"{r['memory_of_a_rank'] / 1e6:.0f} / {r['memory_of_one'] / 1e6:.0f} MB", f"{r['draws_difference']:.0e}",
+        ])  # fmt: skip
+    columns = ["ranks", "pictures", "passes", "work of one process", "of the busiest rank", "ratio", "predicted",
+               "memory of a rank / of one", "draws differ by"]  # fmt: skip
+    return table(columns, rows)
+
+
+def fuzz(cells: dict) -> str:
+    rows = []
+    for name, cell in cells.items():
+        r = cell["result"]
+        rows.append([name, f"{r['cases']:,}", f"{r['refused']:,}", f"{r['read']:,}", str(r["wrong"] + r["executed"])])
+    total = [sum(cell["result"][key] for cell in cells.values()) for key in ("cases", "refused", "read")]
+    wrong = sum(cell["result"]["wrong"] + cell["result"]["executed"] for cell in cells.values())
+    rows.append(["**all**", *(f"**{count:,}**" for count in total), f"**{wrong}**"])
+    return table(["files", "mutated", "refused with a message", "read, and sound", "anything else"], rows)
+
+
+def large(cells: dict) -> str:
+    rows = []
+    for cell in cells.values():
+        r, given = cell["result"], cell["arguments"]
+        if given["kind"] == "cost":
+            rows.append([
+                f"{r['weights']:,}", str(given["n"]), f"{r['forward_seconds']:.2g} s", f"{r['product_seconds']:.2g} s",
+                f"{r['forward_passes']:.0f}",
+            ])  # fmt: skip
+    costs = table(["weights", "pictures", "forward pass", "product of 4 columns", "in forward passes"], rows)
+    rows = []
+    for name, cell in cells.items():
+        r, given = cell["result"], cell["arguments"]
+        if given["kind"] != "cost":
+            rows.append([
+                name, f"{r['weights']:,}", str(given["n"]), r["method"].partition(",")[0],
+                f"{r['fit_seconds']:.0f} s", f"{cell['peak_memory_bytes'] / 1e9:.1f} GB",
+                f"{r['predict_seconds_a_picture']:.2g} s",
+                f"{r['nll_over_the_network']:+.3f} ± {r['standard_error']:.3f}",
+            ])  # fmt: skip
+    fits = table(
+        ["posterior", "weights", "pictures", "method", "fit", "peak memory", "prediction of a picture",
+         "NLL over the network's"], rows,
+    )  # fmt: skip
+    return f"{costs}\n\n{fits}" if rows else costs
+
+
+def page(parts: dict) -> str:
+    return f"""
+## Several processes
+
+A small convolutional network with 1,418 weights, by gloo on one machine, a thread each. Work is processor time within the fit, so that waiting for
+a busy machine does not count. The prediction counts operations alone ([the model](guides/long_runs.md#what-several-ranks-cost)); what every
+rank does for itself, such as small decompositions, weighs more in so small a fit.
+
+{ranks(parts["ranks"])}
+
+## Large networks
+
+ResNet-18s of several widths for pictures of 32 × 32, random convolutions with a head fitted to CIFAR-10 pictures.
+
+{large(parts["large_networks"])}
+
+## Damaged and hostile files
+
+Files mutated at random, behind their checksums too, each read within ten seconds and two gigabytes, without starting a program or opening a
+connection.
+
+{fuzz(parts["fuzz"])}
+"""
