@@ -19,7 +19,7 @@ def digits(cells: dict) -> str:
         ahead = sum(result["log_density"] > result["log_density_dropout"] for result in found)
         pooled = (sum(result["z_std"] ** 2 for result in found) / len(found)) ** 0.5
         rows.append([
-            name, f"{len(found)}", f"**{mean('log_density'):.2f}**", f"{mean('log_density_linear'):.2f}",
+            name, f"{len(found)}", f"{mean('log_density'):.2f}", f"{mean('log_density_linear'):.2f}",
             f"{mean('log_density_dropout'):.2f}", f"{mean('log_density_unit'):.2f}", f"{ahead} of {len(found)}",
             f"{pooled:.2f}", f"{mean('psnr'):.1f} / {mean('psnr_dropout'):.1f} / {mean('psnr_tv'):.1f}",
         ])  # fmt: skip
@@ -45,7 +45,7 @@ def slices(cells: dict) -> str:
 
 def angles(cells: dict) -> str:
     rows = [
-        [name, f"{r['images']}", f"**{r['error_chosen']:.4f}**", f"{r['error_equispaced']:.4f}",
+        [name, f"{r['images']}", f"{r['error_chosen']:.4f}", f"{r['error_equispaced']:.4f}",
          f"{r['error_random']:.4f}", f"{r['gain']:+.4f} ± {r['gain_standard_error']:.4f}", f"{r['ahead']} of {r['images']}",
          f"{r['degrees_to_direction']:.0f}°"]
         for name, r in results(cells)
