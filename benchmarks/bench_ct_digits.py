@@ -3,7 +3,7 @@
 The 28 × 28 MNIST test digits, parallel beam with 41 bins, white noise of 5 or 10 % of the mean line integral; one cell is
 one digit, so that a killed run goes on. Smaller than the publication: `IMAGES` test digits in place of 50, a U-Net of
 3 × 16 channels in place of 3 × 32, at most 1,000 steps of Adam at 3e-3 in place of 7,400 – 50,000 at 1e-4, stopped where
-the misfit is the noise. Step length and number were chosen on three training digits; steps of 1e-3 left the network short
+the misfit is the noise. Step length and number were chosen on two training digits; steps of 1e-3 left the network short
 of the noise. Hyperparameters by L-BFGS on the exact evidence at the linear mode, TV-PredCP tempered as published. Dropout
 has the same network, steps and step length. Log-densities are per pixel, pixels independent unless said; every variance,
 of dropout too, has the same published stabiliser added.
