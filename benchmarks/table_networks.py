@@ -264,9 +264,10 @@ One hidden layer on 6,000 MNIST images, 12 epochs, one seed; τ is tuned on 2,00
 {variational(parts["variational"])}
 
 The same network by stochastic gradient Langevin dynamics, four chains: at (likelihood × prior)^(1/T), and at
-likelihood^(1/η) × prior, which is what a variational fit is after. At T = η = 1 all are after the same. A cold posterior does
-not help, as its prior grows stiff too; a cold likelihood does. So it is the posterior that is too close to this prior, not the
-Gaussian that is fitted to it. By R-hat these chains have not met: 2,500 steps show the trend, not the last digit.
+likelihood^(1/η) × prior, which is what a variational fit is after. At T = η = 1 all are after the same. Here a cold
+posterior hardly differs and a cold likelihood does. At η = 1 the chains do little better than the Gaussians, which hints that the
+posterior itself, not its approximation, is too near this prior. But it is one seed and one width, and by R-hat the chains have
+not met, least of all at small η, where they also started at the prior: a trend, no more.
 
 {cold_posterior(parts["cold_posterior"], parts["variational"])}
 
