@@ -11,7 +11,7 @@ of dropout too, has the same published stabiliser added.
 
 import harness
 
-ANGLES, NOISES, IMAGES, STEPS = (5, 10, 20, 30), (5, 10), 2, 1000
+ANGLES, NOISES, IMAGES, STEPS = (5, 10, 20, 30), (5, 10), 10, 1000
 
 
 def digit(data: str, number: int):
@@ -86,7 +86,9 @@ def cells() -> dict[str, dict]:
     return found
 
 
-CELLS = cells()
+PLAN = cells()
+RUN = 5  # cells of the plan that have been run; a digit takes about 40 s of a free core
+CELLS = dict(list(PLAN.items())[:RUN])
 
 if __name__ == "__main__":
     harness.main(__file__, CELLS, measure)

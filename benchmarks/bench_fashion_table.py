@@ -30,12 +30,10 @@ from lapwing.families import temperature
 Pair = tuple[Tensor, Tensor]
 MULTIPLES = tuple(10.0**power for power in range(7))  # of the linearised precision, for drawn networks
 FULL = {"train": 10_000, "epochs": 10, "held_out": 400, "test": 1000, "few": 60}
-FEW = {"train": 4000, "epochs": 30, "held_out": 300, "test": 500, "few": 60}
 SMALL = {"train": 100, "epochs": 1, "held_out": 6, "test": 10, "few": 2}
 CELLS: dict[str, dict[str, Any]] = {
     "fashion, small": {"name": "fashion", "seed": 0, **SMALL},
     "fashion, seed 0": {"name": "fashion", "seed": 0, **FULL},
-    "fashion, few images, seed 0": {"name": "fashion", "seed": 0, **FEW},
 }
 SOURCES = {"fashion": data.fashion_mnist}
 

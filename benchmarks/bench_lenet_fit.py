@@ -28,6 +28,7 @@ from lapwing.training import train
 CELLS: dict[str, dict[str, Any]] = {
     "digits, small": {"source": "digits", "n": 150, "epochs": 3, "draws": 8},
     "LeNet, Fashion-MNIST": {"source": "fashion", "n": 1000, "epochs": 8, "draws": 32},
+    "LeNet, Fashion-MNIST, 3,000": {"source": "fashion", "n": 3000, "epochs": 8, "draws": 32},
 }
 RTOL = 0.02
 

@@ -7,25 +7,27 @@ where it was, and the same command with `lapwing bench TASK --out FOLDER` adds t
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+from lapwing.bench import tables
 from lapwing.bench.ledger import Cell, Ledger, Outcome
-from lapwing.cli.benching import Request, bench, study
+from lapwing.bench.running import outcome
+from lapwing.cli.benching import study
 
 
 def measure(task: str, data: str, methods: list[str], seeds: list[int]) -> dict[str, Any]:
     """The outcomes of some cells of a task, run now or found finished."""
-    kept = os.environ.get("LAPWING_BENCH")
+    kept, chosen = os.environ.get("LAPWING_BENCH"), study(task)
+    cells, _ = chosen.cells(methods, [data], seeds)
     with tempfile.TemporaryDirectory() as fresh:
         folder = Path(kept or fresh)
-        request = Request(task, tuple(methods), (data,), tuple(seeds))
-        cells, _ = study(task).cells(request.methods, request.data, request.seeds)
-        bench(request, folder, lambda _phase, _share: None, lambda line: print(line, file=sys.stderr, flush=True))
-        found = Ledger.at(folder).read()
-    return {"outcomes": [_plain(found[cell]) for cell in cells if cell in found]}
+        ledger = Ledger.at(folder)
+        for cell in tables.left(ledger.read(), cells):
+            ledger.add(outcome(chosen.run, cell, folder))
+        found = ledger.read()
+    return {"outcomes": [_plain(found[cell]) for cell in cells]}
 
 
 def outcomes(cells: dict[str, dict[str, Any]], task: str) -> list[Outcome]:

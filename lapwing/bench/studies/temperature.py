@@ -72,7 +72,9 @@ def by_langevin(
     """
     only_likelihood = tempered == "likelihood"
     precision = (temperature if only_likelihood else 1.0) / PRIOR_VARIANCE
-    start = [_from_prior(network(train, hidden, seed), seed + k) for k in range(CHAINS)] if only_likelihood else "prior"
+    start: Literal["prior"] | list[Wide] = "prior"
+    if only_likelihood:
+        start = [_from_prior(network(train, hidden, seed), seed + k) for k in range(CHAINS)]
     return mcmc.fit(
         network(train, hidden, seed).eval(), train, Categorical(), temperature=temperature,
         method=mcmc.SGLD(STEP * temperature, batch_size=BATCH_SIZE), prior_precision=precision, chains=CHAINS,

@@ -39,8 +39,11 @@ class Backprop:
                 self.current[name].requires_grad_()
         self.variances = {name: torch.empty_like(self.current[name]).requires_grad_() for name in random}
         rest = [self.current[name] for name in learnt if name not in random]
-        groups = [{"params": self.means, "weight_decay": share / prior_variance}, {"params": rest}]
-        self.descent = torch.optim.Adam([group for group in groups if group["params"]], lr=learning_rate, fused=True)
+        groups: list[dict[str, Any]] = [
+            {"params": self.means, "weight_decay": share / prior_variance},
+            {"params": rest},
+        ]
+        self.descent = torch.optim.Adam(groups, lr=learning_rate, fused=True)
 
     def step(self, inputs: Tensor, targets: Tensor, generator: Generator, done: float) -> float:
         """One step of Adam; where the loss is not finite, none."""

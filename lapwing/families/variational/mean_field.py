@@ -162,7 +162,7 @@ class _Noisy(torch.autograd.Function):
         return torch.addcmul(outputs, variance, ratio)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
         (ratio,) = ctx.saved_tensors
         return gradient, torch.addcmul(gradient.new_zeros(()), gradient, ratio, value=0.5), None
 
