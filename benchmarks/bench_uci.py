@@ -1,7 +1,8 @@
 """Whose error bars fit best on UCI regressions?
 
-One hidden layer of 50 units, the authors' splits; `lapwing bench uci` says the protocol. So far one split of one set: add
-sets and splits to SEEDS, and with $LAPWING_BENCH set to the folder of a `lapwing bench uci` run they are taken from there.
+One hidden layer of 50 units, the authors' splits; `lapwing bench uci` says the protocol. So far few splits of the small
+sets: add sets and splits to SEEDS, and with $LAPWING_BENCH set to the folder of a `lapwing bench uci` run they are taken
+from there.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ METHODS = [
     "map", "linearised", "linearised-g", "linearised-validation", "linearised-ensemble", "last-layer", "diagonal", "kfac",
     "sampled", "dropout", "ensemble", "swag",
 ]  # fmt: skip
-SEEDS = {"yacht": 1}
+SEEDS = dict.fromkeys(("boston", "concrete", "energy", "wine", "yacht"), 3)
 CELLS: dict[str, dict[str, Any]] = {
     "yacht, a part": {"task": "uci", "data": "yacht", "methods": ["map", "linearised"], "seeds": [0]},
     **{
