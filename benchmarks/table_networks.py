@@ -1,6 +1,6 @@
 """The part of docs/benchmarks.md that is about networks."""
 
-from statistics import median
+from statistics import fmean, median
 
 
 def table(columns: list[str], rows: list[list[str]]) -> str:
@@ -160,29 +160,28 @@ PUBLISHED = {
 
 
 def fashion(cells: dict) -> str:
-    """Every method of every cell but the smallest, with its paired difference of NLL to the network alone."""
+    """Means over the seeds of each length of training, with the paired difference of NLL to the network alone."""
+    by_epochs: dict[int, list[dict]] = {}
+    for name, result in results(cells)[1:]:
+        by_epochs.setdefault(cells[name]["arguments"]["epochs"], []).append(result)
     rows = []
-    for name, r in results(cells)[1:]:
-        for road, found in r["roads"].items():
-            gap = f"{found['nll_over_map']:+.4f} ± {found['nll_over_map_error']:.4f}"
+    for epochs, found in by_epochs.items():
+        right = fmean(r["training_accuracy"] for r in found)
+        for road in found[0]["roads"]:
+            at = [r["roads"][road] for r in found]
+            gap = f"{fmean(r['nll_over_map'] for r in at):+.4f} ± {joint_error(at, 'nll_over_map_error'):.4f}"
             rows.append([
-                f"{cells[name]['arguments']['train']:,} ({r['training_accuracy']:.1%})", road, f"{found['accuracy']:.1%}",
-                f"{found['nll']:.3f}", f"{found['ece']:.3f}", f"{found['auroc']:.3f}", "–" if road == "MAP" else gap,
+                f"{epochs}, {len(found)} ({right:.1%})", road, f"{fmean(r['accuracy'] for r in at):.1%}",
+                *(f"{fmean(r[score] for r in at):.3f}" for score in ("nll", "ece", "auroc")), "–" if road == "MAP" else gap,
                 PUBLISHED.get(road, "–"),
             ])  # fmt: skip
-    return table(
-        [
-            "training images (right)",
-            "method",
-            "accuracy",
-            "NLL",
-            "ECE",
-            "AUROC of foreign",
-            "NLL over MAP",
-            "published",
-        ],
-        rows,
-    )
+    head = ["epochs, seeds (right in training)", "method", "accuracy", "NLL", "ECE", "AUROC of foreign", "NLL over MAP"]
+    return table([*head, "published"], rows)
+
+
+def joint_error(found: list[dict], name: str) -> float:
+    """The standard error of a mean over seeds from those of the seeds, each over its test images."""
+    return sum(one[name] ** 2 for one in found) ** 0.5 / len(found)
 
 
 def page(parts: dict) -> str:
