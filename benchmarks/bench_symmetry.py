@@ -44,9 +44,13 @@ def measure(data: str, size: int, degrees: float, steps: int, width: int, traine
 
 
 DIGITS = {"data": "digits", "size": 1437, "degrees": 45, "width": 192}
+MNIST = {"data": "mnist", "size": 5000, "steps": 400, "width": 192}
 CELLS = {
     "digits, 45°, 100 steps": {**DIGITS, "steps": 100, "trained": True},
     "digits, 45°": {**DIGITS, "steps": 900, "trained": True},
+    **{f"MNIST, {degrees}°": {**MNIST, "degrees": degrees, "trained": True} for degrees in (0, 15, 30, 45, 90, 180)},
+    **{f"MNIST, {degrees}°, start": {**MNIST, "degrees": degrees, "trained": False} for degrees in (45,)},
+    "digits, 45°, start": {**DIGITS, "steps": 900, "trained": False},
 }
 
 if __name__ == "__main__":
