@@ -4,8 +4,8 @@ Shepp-Logan and a real head CT slice (Hounsfield units, the middle of ct_cranium
 beam, 5 % noise. Matrix-free end to end: hyperparameters by preconditioned dual CG with random signs, the posterior by a
 shared Krylov space. `coverage` is the share of the largest tenth of the errors that lies in the tenth of the pixels with
 the largest standard deviation: 0.1 by chance. The projector of 128² pixels and 60 angles is made in under 10 s of one core,
-or the cell fails. Step length and weight of TV were chosen at 64². With $LAPWING_SCRATCH set to a folder, every stage is
-kept there, so that a killed cell goes on; the pictures for `plot_slices.py` are left there.
+or the cell fails. Step length and weight of TV were chosen at 64². With $LAPWING_SCRATCH set to a folder, training goes on
+from there after a kill, and the pictures for `plot_slices.py` are left there.
 """
 
 import os
@@ -29,21 +29,8 @@ def picture(data: str, size: int):
     return resized(normalised(volume[len(volume) // 2]), size)
 
 
-def stage(folder: Path | None, name: str, make):
-    """Seconds and value of a stage: made now, or kept from a run that was killed later on."""
-    import torch
-
-    path = None if folder is None else folder / f"{name}.pt"
-    if path is not None and path.exists():
-        return torch.load(path, weights_only=False)  # this script's own file
-    found = harness.timed(make)
-    if path is not None:
-        torch.save(found, path)
-    return found
-
-
 def scratch(data: str, size: int, angles: int) -> Path | None:
-    """Where stages are kept, if anywhere."""
+    """Where checkpoints and pictures are kept, if anywhere."""
     if "LAPWING_SCRATCH" not in os.environ:
         return None
     folder = Path(os.environ["LAPWING_SCRATCH"]) / f"{data}-{size}-{angles}"
@@ -72,22 +59,22 @@ def measure(
     assert seconds["projector"] < 10
     A = projector(ParallelBeam.spread(angles, size), size)
     scan = simulate(truth, A, noise=0.05)
-    seconds["tv"], smooth = stage(folder, "tv", lambda: tv(scan).image)
+    seconds["tv"], smooth = harness.timed(lambda: tv(scan).image)
     settings = Settings((channels,) * 3, steps=steps, tv_weight=1e-4, learning_rate=3e-3)
-    seconds["network"], found = stage(folder, "network", lambda: deep_image_prior(
-        scan, settings, checkpoint=folder and folder / "half.pt", progress=False
-    ))  # fmt: skip
+    seconds["network"], found = harness.timed(
+        lambda: deep_image_prior(scan, settings, checkpoint=folder and folder / "half.pt", progress=False)
+    )
     linear = linearise(found, store=False)
     how = MatrixFree(steps=hyper_steps, probes=probes, rank=rank, max_cg_steps=30, rtol=0.03)
-    seconds["hyperparameters"], tuned = stage(
-        folder, "hyperparameters", lambda: tune(linear, Plan(settings, matrix_free=how), progress=False)
+    seconds["hyperparameters"], tuned = harness.timed(
+        lambda: tune(linear, Plan(settings, matrix_free=how), progress=False)
     )
 
     def images():
         post = quantify(linear, tuned.prior, tuned.noise_std, method=Krylov(rtol=0.05), draws=draws)
         return post.std, post.linear_mean, post.deviations(), post.posterior.diagnostics
 
-    seconds["posterior"], (std, linear_mean, deviations, diagnostics) = stage(folder, "posterior", images)
+    seconds["posterior"], (std, linear_mean, deviations, diagnostics) = harness.timed(images)
     floor = stabiliser(A, scan.noise_std)
     mean, back = found.image, fbp(scan)
     if folder is not None:

@@ -240,9 +240,9 @@ Two stages: a network that infers poses, and a flow p(η | x̂). "Start" is that
 pose by third moments; the flow is trained in every row. 0.9 ρ is what was applied, and the spread that pictures have of
 their own comes on top. The published half-widths are of all angles that another model inferred; of ours that statistic
 says little, since the zero of each prototype is arbitrary. The last column is the share of pictures whose p(η | x̂) has
-two peaks half a turn apart: an 8 of MNIST has none, since it is drawn one way up and is not quite alike. Training the
-network makes prototypes of one orbit several times more alike; the widths hardly need it. The steps and the width for digits were chosen while looking at these test pictures; the ones
-of MNIST had not been looked at.
+two peaks half a turn apart: an 8 of MNIST has none, perhaps since it is drawn one way up and its halves differ. Training the
+network makes prototypes of one orbit several times more alike; the widths hardly need it. The steps and the width for
+digits were chosen while looking at these test pictures; the ones of MNIST had not been looked at.
 
 {symmetry(parts["symmetry"])}
 
