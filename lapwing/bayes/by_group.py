@@ -22,8 +22,11 @@ from lapwing.bayes.likelihoods import Curved, Gaussian
 from lapwing.bayes.linear_model import LinearModel
 from lapwing.bayes.priors import DiagonalPrior
 from lapwing.linalg.operators import LinearOperator
+from lapwing.linalg.solvers import NotConverged, Solution
 
 GAP = 1e-10  # nats between the loss and its minimum
+LARGEST_GAP = 1e-6  # nats, where round-off of the loss ends the search
+SHORTEST = 1e-10  # share of a Newton step
 MAX_STEPS = 100
 GRADIENT = 0.02  # nats that the evidence still rises by, for a factor e of any precision
 TUNING_STEPS = 60
@@ -115,7 +118,7 @@ class ByGroup:
         def loss(coefficients: Tensor, product: Tensor) -> float:
             return 0.5 * float(coefficients @ product) - self._log_prob(product)
 
-        product = kernel @ a
+        product, settled = kernel @ a, False
         here = loss(a, product)
         for step in range(MAX_STEPS + 1):
             outputs = self._outputs(product)
@@ -123,15 +126,19 @@ class ByGroup:
             pulled = kernel @ residual
             direction = self.whitening(kernel, outputs).solve(pulled[:, None])[:, 0] - residual
             gap = -0.5 * float(direction @ pulled)
-            if gap <= GAP or step == MAX_STEPS:
+            if gap <= GAP or settled or step == MAX_STEPS:
                 break
             along, length = kernel @ direction, 1.0
-            while length > 1e-10 and not loss(a + length * direction, product + length * along) < here:
+            while length > SHORTEST and not loss(a + length * direction, product + length * along) < here:
                 length /= 2
             a, product = a + length * direction, product + length * along
             before, here = here, loss(a, product)
-            if before - here <= 1e-14 * abs(here):  # round-off of the loss
-                break
+            settled = before - here <= 1e-14 * abs(here)  # round-off of the loss
+        if not gap <= LARGEST_GAP:
+            raise NotConverged(
+                f"the linear model's mode is still {gap:.1g} nats away after {step} Newton steps: use stiffer precisions",
+                Solution(a[:, None], residual.norm()[None], step, LARGEST_GAP),
+            )
         return DualMode(a, outputs, self._log_prob(product), gap, step)
 
     def _outputs(self, product: Tensor) -> Tensor:

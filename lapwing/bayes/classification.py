@@ -146,10 +146,13 @@ class Loss:
 
     def hessian(self, outputs: Tensor) -> LinearOperator:  # (p, p)
         """I + ΦᵀBΦ, known by its products."""
-        product = self.likelihood.hessian_product
-        curvature = PerDatum(outputs, self.weights, self.targets, product, product)
         identity = Diagonal(torch.ones(self.features.shape[1], dtype=torch.float64))
-        return identity + self.features.T @ (curvature @ self.features)
+        return identity + self.features.T @ (self.curvature(outputs) @ self.features)
+
+    def curvature(self, outputs: Tensor) -> LinearOperator:  # (n · c, n · c)
+        """B, the Hessian of the loss in the outputs."""
+        product = self.likelihood.hessian_product
+        return PerDatum(outputs, self.weights, self.targets, product, product)
 
     def diagonal(self, outputs: Tensor) -> Tensor:  # (p,)
         """The diagonal of the Hessian, but for what outputs that share a weight have in common."""

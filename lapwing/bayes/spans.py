@@ -74,7 +74,7 @@ def mode(loss: Loss, *, start: Tensor, span: Span | None = None, tol: float, rou
     >>> x, y = torch.tensor([[1.0], [2.0], [-1.0]]).double(), torch.tensor([1.0, 1.0, 0.0])
     >>> found, span = mode(Loss(Dense(x), Bernoulli(), y, torch.ones(3)), start=torch.zeros(1).double(), tol=1e-12)
     >>> found.weights, found.passes, span.directions.shape
-    (tensor([0.8800], dtype=torch.float64), 3.0, torch.Size([1, 1]))
+    (tensor([0.8800], dtype=torch.float64), 3.5, torch.Size([1, 1]))
     """
     steps, passes, least = 0, 0.0, torch.inf
     while True:
@@ -83,7 +83,7 @@ def mode(loss: Loss, *, start: Tensor, span: Span | None = None, tol: float, rou
         found, span = _searched(loss, span, start, tol, MAX_STEPS - steps)
         steps, passes = steps + found.steps, passes + found.passes
         if not rough:
-            found, passes = _looked_at(loss, span, found), passes + 1
+            found, passes = _looked_at(loss, span, found), passes + 1.5
         if found.converged or steps >= MAX_STEPS or found.gap > 0.5 * least:
             return replace(found, steps=steps, passes=passes, factor=None), span
         start, span, least = found.weights, None, found.gap
@@ -111,18 +111,31 @@ def _searched(loss: Loss, span: Span, start: Tensor, tol: float, max_steps: int)
 def _seen(span: Span, inside: Mode, gradient: Tensor) -> tuple[float, Tensor]:
     """What a Newton step inside the span would gain, and the gradient outside, where the Hessian is at least I."""
     coordinates = span.directions.mT @ gradient
-    newton = coordinates if inside.factor is None else torch.cholesky_solve(coordinates[:, None], inside.factor)[:, 0]
-    return 0.5 * float(coordinates @ newton), gradient - span.directions @ coordinates
+    return 0.5 * float(coordinates @ _newton(inside, coordinates)), gradient - span.directions @ coordinates
+
+
+def _newton(inside: Mode, coordinates: Tensor) -> Tensor:
+    """The Newton step inside the span, or the gradient where its Hessian is not at hand."""
+    if inside.factor is None:
+        return coordinates
+    return torch.cholesky_solve(coordinates[:, None], inside.factor)[:, 0]
 
 
 def _looked_at(loss: Loss, span: Span, found: Mode) -> Mode:
-    """The same point by fresh products."""
+    """The same point by fresh products, its gap bounded from above.
+
+    For any step d the gap ½gᵀH⁻¹g is gᵀd − ½dᵀHd + ½(g − Hd)ᵀH⁻¹(g − Hd), and H is at least I; d is the Newton step
+    inside the span, whose image is known.
+    """
     outputs = loss.outputs(found.weights)
     gradient = loss.gradient(found.weights, outputs)
-    known, outside = _seen(span, found, gradient)
+    newton = _newton(found, span.directions.mT @ gradient)
+    step = span.directions @ newton
+    bent = step + loss.features.T @ (loss.curvature(outputs) @ (span.images @ newton))
+    gap = float(gradient @ step - 0.5 * step @ bent + 0.5 * (gradient - bent).square().sum())
     return replace(
-        found, outputs=outputs, log_prob=loss.log_prob(outputs), gap=known + 0.5 * float(outside.square().sum()),
-        gradient_norm=float(gradient.norm()), factor=None,
+        found, outputs=outputs, log_prob=loss.log_prob(outputs), gap=gap, gradient_norm=float(gradient.norm()),
+        factor=None,
     )  # fmt: skip
 
 

@@ -9,9 +9,9 @@ from torch.func import grad, hessian
 
 import lapwing as lw
 from lapwing.bayes import laplace, spans
-from lapwing.bayes.classification import Loss
+from lapwing.bayes.classification import Loss, Mode
 from lapwing.bayes.priors import DiagonalPrior
-from lapwing.linalg.operators import LinearOperator
+from lapwing.linalg.operators import Dense, LinearOperator
 
 LIKELIHOODS = {"softmax": (lw.Categorical(), 4), "logistic": (lw.Bernoulli(), 1), "counts": (lw.Poisson(), 1)}
 
@@ -177,3 +177,22 @@ def test_a_whole_fit_of_a_network_takes_few_passes_for_its_mode():
         assert getattr(fitted.evidence_parts, part) == pytest.approx(getattr(exact.evidence_parts, part), rel=1e-5)
     torch.testing.assert_close(fitted.mean, exact.mean, rtol=0, atol=1e-5 * float(exact.mean.norm()))
     assert fitted.diagnostics["mode_passes"] <= 40
+
+
+@pytest.mark.parametrize("width", [0, 2, 5])
+def test_the_gap_is_an_upper_bound_away_from_the_minimum_over_the_span(width):
+    """Images that lost their digits leave a gradient inside the span, which bends the one outside."""
+    features, targets = 4 * normal(9, 5, seed=1), (normal(9, seed=2) > 0).double()
+    loss = Loss(Dense(features), lw.Bernoulli(), targets, torch.ones(9).double())
+    directions = torch.linalg.qr(normal(5, 5, seed=3)).Q[:, :width]
+    span, z = spans.Span(directions, features @ directions), normal(5, seed=4)
+    outputs = loss.outputs(z)
+    full = loss.hessian(outputs).rows(0, 5)
+    inside = torch.linalg.cholesky(directions.mT @ full @ directions) if width else None
+    start = Mode(z, outputs, 0.0, 0.0, 0.0, 1e-9, 0, factor=inside)
+    gradient = loss.gradient(z, outputs)
+    truth = 0.5 * float(gradient @ torch.linalg.solve(full, gradient))
+    gap = spans._looked_at(loss, span, start).gap
+    assert gap >= truth * (1 - 1e-10)
+    if width == 5:
+        assert gap == pytest.approx(truth, rel=1e-10)

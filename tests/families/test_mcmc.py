@@ -74,6 +74,22 @@ class TestSamplers:
         stationary = torch.linalg.inv(inner @ (torch.eye(4).double() - step / 4 * inner))
         check_gaussian(chain.positions[:, 0], CENTRE, root[:, None] * stationary * root)
 
+    def test_a_preconditioner_stands_still_after_warm_up(self):
+        """Under a constant gradient g the running mean square is g² from the first step on, and steps have variance ε / |g|."""
+        slope, step, draws = torch.tensor([0.5, 2.0, 8.0]).double(), 0.1, 40
+
+        def linear(at):
+            return at @ slope, slope.expand_as(at)
+
+        method = mcmc.SGLD(step, preconditioned=True, batch_size=None)
+        chain = method.run(
+            linear, torch.zeros(500, 3).double(), warmup=7, draws=draws, generator=torch.Generator().manual_seed(4)
+        )
+        steps = chain.positions.diff(dim=1)
+        variance = steps.var(dim=(0, 1))
+        expected = step / (1e-5 + slope)
+        assert ((variance / expected - 1).abs() < 5 * (2 / steps[..., 0].numel()) ** 0.5).all()
+
     def test_a_step_that_is_too_large_is_said(self):
         with pytest.raises(ValueError, match="SGLD diverged at step"):
             mcmc.SGLD(50.0, batch_size=None).run(
@@ -253,6 +269,14 @@ class TestFit:
         assert torch.allclose(outputs, torch.stack([model(x).detach() for model in models]), atol=1e-4)
         same = mcmc.fit(mlp(), regression(), Gaussian(0.3), start="network", **settings).functions(x)
         assert torch.allclose(same[:1].expand_as(same), same, atol=1e-4)
+
+    def test_the_prior_of_a_cold_posterior_is_cold(self):
+        """p(w)^(1 / T) has variance T / λ: by z-score, over the weights of 200 prior draws."""
+        settings = {"prior_precision": 4.0, "warmup": 1, "chains": 10, "draws": 20, "temperature": 0.25, "seed": 3}
+        found = mcmc.fit(mlp(), regression(), Gaussian(0.3), method=mcmc.SGLD(1e-14, batch_size=None), **settings)
+        weights = torch.cat([part.flatten() for part in found.networks.prior.values()]).double()
+        squares = weights.square() * 4.0 / 0.25
+        assert abs(float(squares.mean()) - 1) < 5 * (2 / len(squares)) ** 0.5
 
     def test_batches_are_an_unbiased_estimate(self):
         """The mean of the gradients of random batches is that of all data, by z-score."""

@@ -232,7 +232,8 @@ class _Posterior:
             likelihood = Gaussian(noise.double().square().mean().sqrt())
         everything = chain.positions.reshape(-1, p)
         prior = Noise(seed, PRIOR).rows(0, p, min(len(everything), 200)).mT.to(everything)
-        prior = prior * precision.reshape(-1, 1)[torch.arange(len(prior)) % (chains * draws)].rsqrt()
+        tempered = precision.reshape(-1, 1) / self.temperature  # the prior's share of p(w | data)^(1 / temperature)
+        prior = prior * tempered[torch.arange(len(prior)) % (chains * draws)].rsqrt()
         networks = Networks(
             self.model, self._sets(everything), likelihood, self._sets(prior), seed=seed,
             diagnostics={"chains": chains, "draws": draws},

@@ -102,8 +102,8 @@ class SGLD:
     """Stochastic gradient Langevin dynamics (Welling & Teh 2011): θ + ½ ε G ∇ log p + N(0, ε G), never refused.
 
     Its draws are biased by the step ε and by the noise of mini-batch gradients. With `preconditioned` (Li et al. 2016)
-    G = 1 / (10⁻⁵ + √v), v the running mean square of the gradients per datum, which is frozen after warm-up: then G is
-    constant, and no derivative of it is missing from the drift.
+    G = 1 / (10⁻⁵ + √v), v the running mean square of the gradients of the log density, which is frozen after warm-up:
+    then G is constant, and no derivative of it is missing from the drift.
     """
 
     step_size: float
@@ -128,7 +128,7 @@ class SGLD:
             _, gradient = target(at)
             if self.preconditioned and number < warmup:
                 square = self.decay * square + (1 - self.decay) * gradient.square().mean(0)
-            metric = self._metric(square, number)
+            metric = self._metric(square, min(number + 1, warmup))
             noise = torch.randn(at.shape, generator=generator, dtype=at.dtype)
             at = at + self.step_size / 2 * metric * gradient + (self.step_size * metric).sqrt() * noise
             if not bool(at.isfinite().all()):
@@ -142,11 +142,10 @@ class SGLD:
         about = {"step_size": self.step_size, "acceptance": None, "divergences": 0, "gradients": total}
         return Chain(torch.stack(kept, dim=1), about)
 
-    def _metric(self, square: Tensor, number: int) -> Tensor:
+    def _metric(self, square: Tensor, updates: int) -> Tensor:
         if not self.preconditioned:
             return torch.ones_like(square)
-        corrected = square / (1 - self.decay ** (number + 1)) if number < 10_000 else square
-        return 1 / (1e-5 + corrected.sqrt())
+        return 1 / (1e-5 + (square / (1 - self.decay**updates)).sqrt())
 
 
 @dataclass(eq=False)
