@@ -136,7 +136,7 @@ class ByGroup:
             settled = before - here <= 1e-14 * abs(here)  # round-off of the loss
         if not gap <= LARGEST_GAP:
             raise NotConverged(
-                f"the linear model's mode is still {gap:.1g} nats away after {step} Newton steps: use stiffer precisions",
+                f"the linear model's mode is still {gap:.1g} nats away after {step} steps: use stiffer precisions",
                 Solution(a[:, None], residual.norm()[None], step, LARGEST_GAP),
             )
         return DualMode(a, outputs, self._log_prob(product), gap, step)
