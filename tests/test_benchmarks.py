@@ -22,32 +22,33 @@ RUNNABLE = [
 ]
 
 
+@pytest.fixture(scope="module")
+def cells():
+    """The cells of every script, by its name: one process reads them all."""
+    names = ", ".join(path.stem for path in SCRIPTS)
+    code = f"import json, sys; sys.path.insert(0, {str(FOLDER)!r}); import {names}\n"
+    code += f"print(json.dumps({{s.__name__: s.CELLS for s in ({names})}}))"
+    finished = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    return json.loads(finished.stdout)
+
+
 @pytest.mark.parametrize("script", RUNNABLE)
-def test_the_smallest_cell_runs_and_agrees(script, tmp_path):
-    command = [sys.executable, script, "--smallest", "--out", tmp_path]
+def test_the_smallest_cell_runs_and_agrees(script, cells):
+    command = [sys.executable, script, "--cell", next(iter(cells[script.stem]))]
     finished = subprocess.run(command, capture_output=True, text=True, check=False)
     if finished.returncode and "FileNotFoundError" in finished.stderr and "LAPWING_DATA" in finished.stderr:
         pytest.skip(f"needs data that are not here: {finished.stderr.splitlines()[-1]}")
     assert finished.returncode == 0, finished.stderr
-    (path,) = tmp_path.glob("*.jsonl")
-    (text,) = path.read_text().splitlines()
-    cell = json.loads(text)
+    cell = json.loads(finished.stdout.splitlines()[-1])
     assert {"commit", "command", "versions", "seconds", "peak_memory_bytes", "arguments"} <= cell.keys()
     differences = {key: value for key, value in cell["result"].items() if key.endswith("_difference")}
     assert all(value <= 0.01 for value in differences.values()), differences
 
 
 @pytest.mark.parametrize("script", RUNNABLE)
-def test_committed_results_were_written_by_the_script_and_are_complete(script):
+def test_committed_results_were_written_by_the_script_and_are_complete(script, cells):
     lines = (FOLDER / "results" / f"{script.stem.removeprefix('bench_')}.jsonl").read_text().splitlines()
-    cells = [json.loads(line) for line in lines]
-    code = (
-        f"import sys; sys.path.insert(0, {str(FOLDER)!r}); import {script.stem} as s, json; print(json.dumps(s.CELLS))"
-    )
-    expected = json.loads(
-        subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
-    )
-    assert {cell["cell"]: cell["arguments"] for cell in cells} == expected
+    assert {cell["cell"]: cell["arguments"] for cell in map(json.loads, lines)} == cells[script.stem]
 
 
 def test_the_page_says_what_the_results_say():

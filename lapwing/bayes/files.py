@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
@@ -30,6 +29,7 @@ from lapwing.bayes.statistics import Statistics, Whitened, whiten
 from lapwing.bayes.stored import named, pack_loss, pack_statistics, pack_structure, unpack_statistics, unpack_structure
 from lapwing.bayes.tuning import Curve
 from lapwing.linalg.estimators import Estimate
+from lapwing.linalg.journal import checksum
 from lapwing.linalg.operators import Dense, LinearOperator
 from lapwing.linalg.solvers import Solution
 from lapwing.linalg.spectral import Spectrum
@@ -100,18 +100,6 @@ def save(posterior: Posterior, path: Path | str) -> Path:
     header = json.dumps(plain, default=str)
     write_atomically(path, serialise(whole, {"lapwing": header, "checksum": checksum(header, whole)}))
     return path
-
-
-def checksum(header: str, tensors: dict[str, Tensor]) -> str:
-    """Of every value in a file, so that a damaged one is not taken for a posterior."""
-    digest = hashlib.blake2b(header.encode(), digest_size=16)
-    for name in sorted(tensors):
-        value = tensors[name]
-        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        if value.numel():
-            content: Any = value.reshape(-1).numpy()
-            digest.update(memoryview(content).cast("B"))
-    return digest.hexdigest()
 
 
 def _always(posterior: Posterior) -> dict[str, Tensor]:

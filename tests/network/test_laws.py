@@ -24,7 +24,7 @@ def test_sampled_evidence_finds_the_precision_of_the_exact_one(digits_network):
     """Sampled EM on digits with a normalised CNN: 8 draws against exact eigenvalues, the same g-prior, within 5 %."""
     model, x, y = digits_network
     exact = fit(model, (x, y), Categorical(), prior=GPrior(), method=Exact(), draws=2)
-    sampled = fit(model, (x, y), Categorical(), prior=GPrior(), method=CG(rtol=1e-5), draws=8)
+    sampled = fit(model, (x, y), Categorical(), prior=GPrior(), method=CG(rtol=1e-3), draws=8)
     assert float((sampled.prior.precision / exact.prior.precision).log().abs()) < 0.05
     assert exact.effective_dimension.value > 20  # the data determine something
 

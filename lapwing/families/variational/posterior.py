@@ -15,12 +15,12 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from lapwing.bayes.files import checksum
 from lapwing.bayes.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from lapwing.bayes.predictive import Prediction, from_draws
 from lapwing.families.variational.mean_field import LOG_STD, MeanField
 from lapwing.families.variational.temperature import Heat
 from lapwing.linalg.estimators import Estimate
+from lapwing.linalg.journal import checksum
 from lapwing.network.shuffling import Source
 from lapwing.training import Epoch, Weights, log_prob
 
