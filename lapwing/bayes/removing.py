@@ -123,10 +123,10 @@ def _subtracted(
     normals = torch.cat([Noise(posterior.seed, DATA).rows(i * m, (i + 1) * m, draws) for i in places.tolist()])
     root, groups = row_weights(leaving).sqrt(), leaving.gaussian.row_groups(leaving.targets)
     scaled = scaled_features(leaving.features, root, posterior.prior.scale)  # rounded as they were in the fit
-    rows, eps = (
-        scaled.rows(0, scaled.shape[0]).double(),
-        max(round_off(leaving.features), posterior.diagnostics.get("eps", 0.0)),
-    )
+    rows, fitted = scaled.rows(0, scaled.shape[0]).double(), posterior.diagnostics.get("eps", DOUBLE)
+    if fitted > DOUBLE and not all(isinstance(old.basis, Spectrum) and old.basis.complete for old in known):
+        raise Doubtful(COARSE)  # vectors that are products with the features have their round-off
+    eps = max(fitted, round_off(leaving.features))
     targets, counts = root * leaving.targets.reshape(-1).double(), leaving.row_counts
     weight = counts * leaving.gaussian.row_precision(leaving.targets).log()
     return tuple(
@@ -170,8 +170,9 @@ def _less(old: Statistics, leaving: _Leaving, prior_noise: Tensor, eps: float) -
     seen = values.rsqrt()[:, None] * (turn.mT @ (before - going))
     length, count = old.remainder + float(old.targets @ old.targets), old.count - leaving.count
     remainder = length - float(leaving.targets @ leaving.targets) - float(seen[:, 0] @ seen[:, 0])
-    if remainder < -(eps**0.5) * length or count < -(eps**0.5) * old.count:
-        raise Doubtful(FOREIGN)
+    error = _error(values, smallest, eps)
+    if remainder < -error * length or count < -(eps**0.5) * old.count:
+        raise Doubtful(_why(error))
     basis = Spectrum(turned, values)
     return Statistics(
         basis=basis, values=values, targets=seen[:, 0], remainder=max(remainder, 0.0), noise=seen[:, 1:],
@@ -186,15 +187,22 @@ def _lost(old: Statistics, rows: Tensor, inside: Tensor, eps: float) -> int:
     Leverages are the squared singular values of R (GᵀG)^(-1/2). Where the features are in single precision, what is
     left in such a direction is not known to be zero.
     """
-    largest = float(old.values.max()) if len(old.values) else 0.0
-    coarse = largest * max(rows.shape[1], len(old.values)) * eps
-    known = old.values[old.values > coarse]
-    leverage = torch.linalg.svdvals(inside[:, old.values > coarse] * known.rsqrt()).square()
-    error = eps**0.5 + (coarse / float(known.min()) if len(known) else 0.0)
-    outside = rows.square().sum(1) - inside.square().sum(1)
-    if bool((leverage > 1 + error).any()) or bool((outside > eps**0.5 * largest).any()):
-        raise Doubtful(COARSE if eps > DOUBLE else FOREIGN)
+    smallest, outside = cutoff(old.values, rows.shape[1]), rows.square().sum(1) - inside.square().sum(1)
+    known = old.values > smallest * eps / DOUBLE
+    leverage = torch.linalg.svdvals(inside[:, known] * old.values[known].rsqrt()).square()
+    error = _error(old.values[known], smallest, eps)
+    if bool((leverage > 1 + error).any()) or bool((outside > eps**0.5 * old.values.sum()).any()):
+        raise Doubtful(_why(error))
     lost = int((leverage > 1 - error).sum())
     if lost and eps > DOUBLE:
         raise Doubtful(COARSE)
     return lost
+
+
+def _error(values: Tensor, smallest: float, eps: float) -> float:
+    """A bound of relative errors: √eps of the rows, which stands for eps √(s_max / s), and round-off of the values."""
+    return eps**0.5 + (smallest / float(values.min()) if len(values) else 0.0)
+
+
+def _why(error: float) -> str:
+    return FOREIGN if error < 2 * DOUBLE**0.5 else COARSE
