@@ -170,7 +170,7 @@ def _less(old: Statistics, leaving: _Leaving, prior_noise: Tensor, eps: float) -
     seen = values.rsqrt()[:, None] * (turn.mT @ (before - going))
     length, count = old.remainder + float(old.targets @ old.targets), old.count - leaving.count
     remainder = length - float(leaving.targets @ leaving.targets) - float(seen[:, 0] @ seen[:, 0])
-    error = _error(values, smallest, eps)
+    error = _error(torch.cat([old.values[old.values > smallest], values]), smallest, eps)
     if remainder < -error * length or count < -(eps**0.5) * old.count:
         raise Doubtful(_why(error))
     basis = Spectrum(turned, values)
