@@ -235,7 +235,9 @@ class Posterior:
         `places` says which, counted from 0 in the order in which `fit` and then `update` were given them, or is a mask.
         The places and the noise of all others stay what they are: draws are those of a fit in which these data
         weigh nothing. The prior's scale stays, and so do the precisions, unless `retune` finds those by evidence again.
-        Under Gaussian noise Exact() subtracts what they had added; one from a file must be shown them, as `data`.
+        Under Gaussian noise Exact() subtracts what they had added; one from a file must be shown them, as `data`. That
+        these are the data of those places, with their weights, is then taken on trust: only a place that was removed
+        before, what cannot have been part of the sums, and what would leave round-off in some direction is refused.
 
         >>> from lapwing import Gaussian, Isotropic, LinearModel, infer
         >>> x, y = torch.tensor([[1.0], [2.0], [3.0], [4.0]]).double(), torch.tensor([1.0, 2.0, 2.5, 90.0])

@@ -49,7 +49,7 @@ from lapwing.linalg.journal import Journal
 from lapwing.linalg.memory import available_bytes
 from lapwing.linalg.operators import Dense, Double, LinearOperator, check_adjoint
 from lapwing.linalg.progress import Report
-from lapwing.linalg.spectral import Side
+from lapwing.linalg.spectral import Side, round_off
 
 MODE_ROUNDS = 20
 BLOCK_ELEMENTS = 2**25  # of a Jacobian made at once
@@ -154,7 +154,7 @@ def _exact(task: Task, method: Exact, why: str) -> Solved:
         side, why = "svd", "noise so small beside the prior that a Gram matrix would be too coarse"
     found = {
         "method": f"exact, {side}", "why": why, "data_passes": 3, "converged": optimum.converged,
-        "round_off": (EPS * error) ** 0.5 if side == "svd" else error,
+        "round_off": (EPS * error) ** 0.5 if side == "svd" else error, "eps": round_off(task.model.features),
         "noise_at_floor": task.model.gaussian.noise_std is None and error >= 0.99 * EPS / LOWEST_RATIO,
     }  # fmt: skip
     return _solved(task, statistics, optimum, found)

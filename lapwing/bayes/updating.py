@@ -36,7 +36,7 @@ from lapwing.bayes.statistics import (
 )
 from lapwing.linalg import krylov
 from lapwing.linalg.operators import Dense, Diagonal, LinearOperator, Stacked, as_tensor, rows_of
-from lapwing.linalg.spectral import Side, decompose
+from lapwing.linalg.spectral import Side, decompose, round_off
 
 if TYPE_CHECKING:
     from lapwing.bayes.posterior import Posterior
@@ -290,4 +290,5 @@ def rows_so_far(posterior: Posterior) -> int:
 def _told(posterior: Posterior, more: LinearModel) -> dict[str, Any]:
     told = posterior.diagnostics
     size = more.targets.numel() if posterior.tangent is None else more.features.shape[0]
-    return {**told, "observations": told["observations"] + size, "updates": told.get("updates", 0) + 1}
+    known = {"eps": max(told["eps"], round_off(more.features))} if "eps" in told else {}
+    return {**told, **known, "observations": told["observations"] + size, "updates": told.get("updates", 0) + 1}

@@ -62,6 +62,11 @@ class Spectrum:
         return operator.matmat(self.expand(self.determined[:, None] * coefficients).to(operator.like))
 
 
+def round_off(operator: LinearOperator) -> float:
+    """The relative precision of the numbers of an operator."""
+    return torch.finfo(operator.like.dtype).eps
+
+
 def cutoff(values: Tensor, size: int) -> float:
     """The eigenvalue below which a Gram matrix of this size holds only round-off."""
     largest = float(values.max()) if len(values) else 0.0

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import lapwing as lw
+from lapwing.bayes import removing
 from tests.bayes.test_updating import LIKELIHOODS, network, normal
 from tests.problems import PROBLEMS
 
@@ -152,3 +153,78 @@ def test_what_cannot_be_removed_says_why():
         lw.fit(network(3), (x, normal(11, 3, seed=3)), lw.Gaussian(0.5), method=lw.KFAC()).remove([0])
     mask = torch.arange(11) == 3
     torch.testing.assert_close(posterior.remove(mask).draws, posterior.remove([3]).draws)
+
+
+EPS = torch.finfo(torch.float32).eps
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("n", "d"), [(6, 8), (17, 4)], ids=["wide", "tall"])
+def test_features_in_single_precision_lose_only_its_round_off(n, d, seed, monkeypatch):
+    """Rounded rows move each singular value by eps · σ_max, so weights by eps · κ, with a factor √n for all rows."""
+    again, made = removing.summarise, []
+    monkeypatch.setattr(removing, "summarise", lambda *given, **options: made.append(0) or again(*given, **options))
+    x, y, options = normal(n, d, seed=seed).float(), normal(n, seed=seed + 50), {"prior": lw.Isotropic(1.0), "draws": 5}
+    found = lw.infer(lw.LinearModel(x, y, lw.Gaussian(0.003)), **options).remove([2])
+    assert bool(made) == (n < d)  # where each datum is all that is known in a direction
+    keep = torch.arange(n) != 2
+    weightless = lw.infer(lw.LinearModel(x, y, lw.Gaussian(0.003), weights=keep.double()), **options)
+    left = x[keep].double()
+    singular = torch.linalg.svdvals(left)
+    close = 4 * n**0.5 * EPS * float(singular[0] / singular[-1])
+    mean = torch.linalg.solve(torch.eye(d).double() + left.mT @ left / 0.003**2, left.mT @ y[keep] / 0.003**2)
+    assert float((found.mean - mean).norm()) < close * float(mean.norm())
+    assert float((found.draws - weightless.draws).norm()) < close * float(weightless.draws.norm())
+    gamma = float((1 / (1 + 0.003**2 / singular.square())).sum())
+    assert found.effective_dimension.value == pytest.approx(gamma, rel=close)
+
+
+def loaded(tmp_path, x, y):
+    return lw.load(lw.infer(lw.LinearModel(x, y, lw.Gaussian(0.3)), prior=lw.Isotropic(1.0)).save(tmp_path / "p"))
+
+
+def test_without_the_others_single_precision_says_what_it_cannot_tell(tmp_path):
+    """Whether a direction is left is below round-off for fewer data than weights, and for no others."""
+    x, y = normal(6, 8, seed=1).float(), normal(6, seed=2)
+    for given in (x, x.double()):  # what the fit knew counts, not only what is shown
+        with pytest.raises(ValueError, match="lost in the round-off of the features"):
+            loaded(tmp_path, x, y).remove([2], (given[2:3], y[2:3]))
+    x, y = normal(17, 4, seed=1).float(), normal(17, seed=2)
+    keep = torch.arange(17) != 2
+    expected = lw.infer(lw.LinearModel(x[keep], y[keep], lw.Gaussian(0.3)), prior=lw.Isotropic(1.0)).mean
+    found = loaded(tmp_path, x, y).remove([2], (x[2:3], y[2:3])).mean
+    singular = torch.linalg.svdvals(x[keep].double())
+    assert float((found - expected).norm()) < 4 * 17**0.5 * EPS * float(singular[0] / singular[-1] * expected.norm())
+
+
+def test_without_its_model_it_refuses_what_it_cannot_have_been_given(tmp_path):
+    x = normal(50, 3, seed=1)
+    y = x.sum(1) + 0.3 * normal(50, seed=2)
+    whole = loaded(tmp_path, x, y)
+    once = whole.remove([3], (x[3:4], y[3:4]))
+    assert (once.diagnostics["observations"], once.diagnostics["removed_places"]) == (49, [3])
+    for posterior in (once, lw.load(once.save(tmp_path / "once"))):
+        with pytest.raises(ValueError, match=r"\[3\] were removed before"):
+            posterior.remove([2, 3], (x[2:4], y[2:4]))
+    with pytest.raises(ValueError, match="not among those"):
+        whole.remove([3], (x[3:4] / 2, 30 * y[3:4]))
+    with pytest.raises(ValueError, match="not among those"):
+        whole.remove([3], lw.LinearModel(x[3:4] / 100, y[3:4], lw.Gaussian(0.3), weights=torch.tensor([51.0])))
+    with pytest.raises(ValueError, match="no data are left"):
+        whole.remove(range(50), (x, y))
+    wide = loaded(tmp_path, x[:2], y[:2])
+    with pytest.raises(ValueError, match="not among those"):  # what is no sum of the rows that were given
+        wide.remove([1], (torch.linalg.cross(x[:1], x[1:2]), y[1:2]))
+
+
+def test_an_outlier_leaves_no_trace_in_what_is_left(tmp_path):
+    """Of leverage near one: round-off of the whole, beside what is left, is the error and no reason to refuse."""
+    x, y = normal(50, 3, seed=1), normal(50, seed=2)
+    x[3] *= 3e3
+    keep = torch.arange(50) != 3
+    expected = lw.infer(lw.LinearModel(x[keep], y[keep], lw.Gaussian(0.3)), prior=lw.Isotropic(1.0)).mean
+    found = loaded(tmp_path, x, y).remove([3], (x[3:4], y[3:4])).mean
+    whole, left = torch.linalg.svdvals(x).square(), torch.linalg.svdvals(x[keep]).square()
+    close = 50 * torch.finfo(torch.float64).eps * float(whole[0] / left[-1])
+    assert 1e-12 < close < 1e-7
+    assert float((found - expected).norm()) < close * float(expected.norm())
