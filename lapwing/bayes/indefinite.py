@@ -77,7 +77,10 @@ def from_above(problem: Problem, at: Precisions, points: int = 73) -> Optimum | 
 
 
 def first_peak(values: np.ndarray) -> int | None:
-    """The place of the first value that is larger than both its neighbours."""
+    """The place of the first value that is above the one before and not below the one after it, never an end.
+
+    So of values that are equal it is the first, even where they rise again; a NaN counts as below what precedes it.
+    """
     higher = np.diff(values) > 0
     peaks = (higher[:-1] & ~higher[1:]).nonzero()[0]
     return int(peaks[0]) + 1 if len(peaks) else None

@@ -224,7 +224,9 @@ def remaining(prior: Tensor | None, weighed: Callable[[Tensor], Tensor], k: Tens
 
     `weighed` sums what directions have in it, with a weight for each; prior=None says that they have all of it.
     Directions of small eigenvalues are known badly, and are left in the prior's part, from which k / (1 + k) of them is
-    taken: their error counts no more than what the data say there. Others are taken out whole, so nothing cancels.
+    taken: their error counts no more than what the data say there. Others are taken out whole, and 1 / (1 + k) of them
+    is added. What lies outside of them is still a difference, and with `full` all of it is: good to rounding of the
+    prior, so that a variance below eps · prior is not known. Only with prior=None does nothing cancel.
     """
     left = 1 / (1 + k)
     if prior is None:

@@ -1,7 +1,8 @@
 """Small networks of one shape trained at once: a step of nine costs hardly more than a step of one.
 
 Every tensor has an axis of networks in front. Adam works on each number alone, so each network goes where it would have
-gone by itself in this order of the data; each keeps the weights of its own best epoch on held-out data.
+gone by itself in this order of the data; each keeps the weights of its own best epoch on held-out data. Their losses
+are summed, so one network that diverges ends the training of all.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ def train(
     """Writes into networks of linear layers and activations the weights with the least squared error, and returns them.
 
     With `rates`, inputs of every linear layer are dropped with the rate of each network while it is trained; with
-    `decays`, half of that times Σ w² is added to half of the squared error per datum.
+    `decays`, half of that times Σ w² is added to half of the squared error per datum. Where one network diverges,
+    `Diverged` is raised and none is written.
 
     >>> from lapwing.bench.networks import mlp
     >>> x = torch.linspace(-1, 1, 20).double()[:, None]

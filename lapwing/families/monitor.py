@@ -43,11 +43,15 @@ class Monitor:
     known: Tensor  # (held-out inputs,), sorted
 
     def scores(self, inputs: Any) -> Tensor:  # (n,)
-        """How foreign each input is, a mean over its outputs."""
-        return _scored(self.base.predict(inputs), self.score)
+        """How foreign each input is, a mean over its outputs; one that is NaN counts as +∞, the most foreign."""
+        found = _scored(self.base.predict(inputs), self.score)
+        return found.where(~found.isnan(), torch.inf)
 
     def p_values(self, inputs: Any) -> Tensor:  # (n,)
-        """For each input the chance that a familiar one scores as high: (1 + held-out scores as high) / (n + 1)."""
+        """For each input the chance that a familiar one scores as high: (1 + held-out scores as high) / (n + 1).
+
+        A score that is NaN counts as the most foreign.
+        """
         below = torch.searchsorted(self.known, self.scores(inputs))
         return (1 + len(self.known) - below).double() / (1 + len(self.known))
 
@@ -71,7 +75,8 @@ class Monitor:
 
         It looks at the mean of −log(share of scores as high) over the batch, which sees both a shift of all scores and
         a few extreme ones, and at the same from below. The p-value is valid for batches of any size; it is never below
-        1 / (permutations + 1). Of many batches, each is at fault at its own rate: correct for their number.
+        1 / (permutations + 1). Of many batches, each is at fault at its own rate: correct for their number. A score
+        that is NaN counts as the most foreign, which weighs as much as any other highest one.
         """
         new = self.scores(inputs)
         whole = torch.cat([new, self.known.to(new)]).double()

@@ -18,6 +18,7 @@ from lapwing.network.shuffling import Source
 from lapwing.training import Weights
 
 BATCH = 1000
+ROUNDS = 1000  # of expectation and maximisation, at most
 NO_PRIOR = "no prior over functions is known here, so there is no novelty: use entropy or mutual_information"
 
 
@@ -101,16 +102,17 @@ def with_noise(found: Any, data: Any) -> Likelihood:
 def best_noise(functions: Tensor, targets: Tensor, *, per_output: bool = False) -> Tensor:  # () or (c,)
     """The noise_std that maximises Σ log p(targets), p the average of N(functions, noise_std²) over sets of weights.
 
-    One for all outputs or one for each; functions are (sets, n, …). It is the density of the mixture itself, not of the
-    Gaussian with its moments: that one has no need of noise where the sets lie far apart, and a set of weights without
-    noise predicts nothing.
+    One for all outputs, or one for each: these are found together, as one datum's outputs belong to one function, and
+    from the best noise of each output alone. Functions are (sets, n, …). It is the density of the mixture itself, not
+    of the Gaussian with its moments: that one has no need of noise where the sets lie far apart, and a set of weights
+    without noise predicts nothing.
 
     >>> best_noise(torch.zeros(1, 4), torch.tensor([1.0, -1.0, 2.0, 0.0])).square()
     tensor(1.5000, dtype=torch.float64)
     """
     if per_output and targets.ndim > 1:
         columns = zip(functions.unbind(2), targets.unbind(1), strict=True)
-        return torch.stack([best_noise(*column) for column in columns])
+        return _together(functions, targets, torch.stack([best_noise(*column) for column in columns]))
     squares = (targets - functions).double().square().reshape(len(functions), len(targets), -1)
     if len(functions) == 1:
         return squares.mean().sqrt()
@@ -127,3 +129,21 @@ def best_noise(functions: Tensor, targets: Tensor, *, per_output: bool = False) 
     near = (start - (grid[1] - grid[0]) - 1e-9, start + (grid[1] - grid[0]) + 1e-9)
     best = scipy.optimize.minimize_scalar(loss, bounds=near, method="bounded", options={"xatol": 1e-7})
     return torch.tensor(float(np.exp(best.x / 2)), dtype=torch.float64)
+
+
+def _together(functions: Tensor, targets: Tensor, start: Tensor) -> Tensor:  # (c,)
+    """One noise_std for each output by expectation and maximisation, which never lowers the density.
+
+    A round finds the share of every set in each datum, and then the mean squares that are weighted with it.
+    """
+    squares = (targets - functions).double().square()
+    squares = squares.reshape(*squares.shape[:3], -1)  # (sets, n, c, others of an output)
+    width, squares, variance = squares.shape[3], squares.sum(3), start.square().clamp_min(1e-300)
+    for _ in range(ROUNDS):
+        energy = (squares / (2 * variance)).clamp_max(1e300).sum(2)
+        shares = (-energy).softmax(0)
+        before, variance = variance, torch.einsum("sn,snc->c", shares, squares) / (squares.shape[1] * width)
+        variance = variance.clamp_min(1e-300)
+        if float((variance / before).log().abs().max()) < 1e-10:
+            break
+    return variance.sqrt()

@@ -185,7 +185,10 @@ class JointModel:
 
     @torch.no_grad()
     def log_prob(self, images: Tensor, *, draws: int = 16, importance: int = 1, seed: int = 0) -> Estimates:
-        """A lower bound on log p(x), in nats, from `importance` weights at a time: with one, the usual ELBO."""
+        """A lower bound on log p(x), in nats, from `importance` weights at a time: with one, the usual ELBO.
+
+        Where the group turns, x are the pixels of the disc only: bounds of groups that do not turn are of other data.
+        """
         pictures, generator = self._checked(images), Generator().manual_seed(seed)
         found = [self.found.terms(pictures.repeat(importance, 1, 1, 1), generator) for _ in range(draws)]
         weights = [(log_x - log_eta - log_z).reshape(importance, -1) for log_x, log_eta, log_z in found]

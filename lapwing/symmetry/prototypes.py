@@ -126,7 +126,11 @@ def log_normal(values: Tensor) -> Tensor:
 
 
 def bound(poser: Poser, poses: Poses, images: Tensor, held_out: Tensor, interpolation: Interpolation) -> Bound:
-    """The bound with the noise that maximises it on `images`, and the width of q that does so on held-out ones."""
+    """The bound with the width of q, of a few, that is best on held-out pictures, each with a noise of its own.
+
+    The noise is the mean squared residual of pictures under q, which itself depends on the noise: some rounds towards
+    that fixed point, which need not be where the bound is largest.
+    """
     with torch.no_grad():
         flat = [
             warp(part, poser.group.inverse(poser(part)), interpolation=interpolation).flatten(1)

@@ -11,14 +11,18 @@ from lapwing.bayes.noise import Noise
 from lapwing.tomography.filter_prior import FilterPrior
 from lapwing.tomography.linear import Linearised
 
+START = 10.0  # times 1 / weight: the width of the noise that images of total variation start from
+
 
 def tv_samples(
     size: int, weight: float, *, draws: int = 4, sweeps: int = 500, seed: int = 0
 ) -> Tensor:  # (draws, size, size)
-    """Images from p(x) ∝ exp(−weight · TV(x)) on [0, 1], by Gibbs sampling from uniform noise.
+    """Images from p(x) ∝ exp(−weight · TV(x)) on [0, 1], by Gibbs sampling.
 
     Given its neighbours a pixel has a density that is exponential between them: it is drawn exactly, and half of the
-    pixels at once, as the black fields of a chessboard have white neighbours only.
+    pixels at once, as the black fields of a chessboard have white neighbours only. Then the level of the
+    whole image is drawn, which TV does not know. Pixels move by about 1 / weight in a sweep, so images start from noise
+    of a few times that, and a heavy prior needs no more sweeps than a light one.
 
     >>> flat = tv_samples(6, 100.0, draws=2)
     >>> float((flat.amax((1, 2)) - flat.amin((1, 2))).max()) < 0.2
@@ -30,13 +34,16 @@ def tv_samples(
             "one draw and sweep or more, and a positive weight"
         )
     generator = Generator().manual_seed(seed)
-    x = torch.rand(draws, size, size, generator=generator, dtype=torch.float64)
+    x = min(1.0, START / weight) * torch.rand(draws, size, size, generator=generator, dtype=torch.float64)
     place = torch.arange(size)
     black = (place[:, None] + place) % 2 == 0
     for _ in range(sweeps):
         for colour in (black, ~black):
             uniform = torch.rand(draws, size, size, generator=generator, dtype=torch.float64)
             x = torch.where(colour, _pixels(x, weight, uniform), x)
+        shape = x - x.amin((1, 2), keepdim=True)
+        free = 1 - shape.amax((1, 2), keepdim=True)
+        x = (shape + free * torch.rand(draws, 1, 1, generator=generator, dtype=torch.float64)).clamp(0, 1)
     return x
 
 
@@ -60,8 +67,19 @@ def _pixels(x: Tensor, weight: float, uniform: Tensor) -> Tensor:  # (draws, siz
     piece = (aim > edges).sum(-1, keepdim=True).clamp_max(4)
     inside = ((aim - (edges - mass).gather(-1, piece)) / mass.gather(-1, piece).clamp_min(1e-300)).clamp(0, 1)
     rise = (slope * width).gather(-1, piece)
-    share = torch.where(rise.abs() > 1e-8, torch.log1p(inside * torch.expm1(rise)) / rise, inside)
-    return (start.gather(-1, piece) + width.gather(-1, piece) * share)[..., 0].clamp(0, 1)
+    return (start.gather(-1, piece) + width.gather(-1, piece) * _share(inside, rise))[..., 0].clamp(0, 1)
+
+
+def _share(inside: Tensor, rise: Tensor) -> Tensor:
+    """Where in [0, 1] a density ∝ exp(rise · t) has this much of its mass below.
+
+    It is counted from the end where the density is high, so that no exponential overflows.
+    """
+    fall = -rise.abs()
+    safe = torch.where(fall < -1e-8, fall, -1.0)
+    within = torch.where(rise > 0, 1 - inside, inside)
+    found = torch.where(fall < -1e-8, (torch.log1p(within * torch.expm1(safe)) / safe).clamp(0, 1), within)
+    return torch.where(rise > 0, 1 - found, found)
 
 
 def _log_mean_exp(rise: Tensor) -> Tensor:
@@ -88,14 +106,26 @@ def predcp_samples(
     largest = 2 * size * (size - 1) * 2 * std / math.sqrt(math.pi)
     uniform = torch.rand(draws, generator=generator, dtype=torch.float64)
     kappa = -torch.log1p(uniform * math.expm1(-rate * largest)) / rate
-    length = -1 / torch.log1p(-(kappa / largest).square())
+    decay = -torch.log1p(-(kappa / largest).square().clamp(1e-300, 1 - 1e-16))  # 1 / ℓ
     axis = torch.arange(size, dtype=torch.float64)
     places = torch.cartesian_prod(axis, axis)
     apart = torch.cdist(places, places)
     normals = torch.randn(draws, size * size, generator=generator, dtype=torch.float64)
-    nudge = 1e-10 * torch.eye(size * size, dtype=torch.float64)
-    roots = (torch.linalg.cholesky(torch.exp(-apart / one) + nudge) for one in length)
-    return std * torch.stack([root @ z for root, z in zip(roots, normals, strict=True)]).reshape(draws, size, size)
+    images = [_exponential(apart, one, z) for one, z in zip(decay, normals, strict=True)]
+    return std * torch.stack(images).reshape(draws, size, size)
+
+
+def _exponential(apart: Tensor, decay: Tensor, normals: Tensor) -> Tensor:  # (p,)
+    """A draw of covariance exp(−decay · apart): the first pixel, then the others given it.
+
+    Given it they have the covariance exp(−decay · dᵢⱼ) − exp(−decay · (dᵢ + dⱼ)), written so that nothing cancels: what
+    differs between pixels may be many orders of magnitude below what they share.
+    """
+    first = apart[0, 1:]
+    covariance = torch.exp(-decay * apart[1:, 1:])
+    covariance *= -torch.expm1(-decay * (first[:, None] + first - apart[1:, 1:]))
+    others = torch.exp(-decay * first) * normals[0] + torch.linalg.cholesky(covariance) @ normals[1:]
+    return torch.cat([normals[:1], others])
 
 
 def filter_samples(

@@ -69,6 +69,17 @@ def test_batches_that_drift_are_noticed(change, side):
     assert before.p_value > 0.01
 
 
+def test_a_nan_score_counts_as_the_most_foreign():
+    watching, batch = monitor.fit(Identity(), normals(200, seed=3)), normals(60, seed=4)
+    missing, far = batch.clone(), batch.clone()
+    missing[7], far[7] = torch.nan, torch.inf
+    assert watching.drift(missing) == watching.drift(far) == watching.drift(far.clamp_max(1e9))
+    assert watching.drift(missing).p_value > 0.01  # one of sixty is no drift
+    assert watching.drift(torch.full((60,), torch.nan)).p_value == 0.001
+    assert float(watching.p_values(missing)[7]) == pytest.approx(1 / 201)
+    assert watching.flags(missing, alarm_rate=0.01).nonzero().flatten().tolist().count(7) == 1
+
+
 def posterior_and_data():
     with torch.random.fork_rng():
         torch.manual_seed(0)

@@ -3,6 +3,7 @@
 import math
 
 import pytest
+import scipy.optimize
 import torch
 from torch import nn
 
@@ -79,6 +80,35 @@ class TestNoise:
         log_std = best.log().requires_grad_()
         (slope,) = torch.autograd.grad(density(log_std.exp()), log_std)
         assert abs(float(slope)) < 1e-2 * len(targets) * 1e-2
+
+    @pytest.mark.parametrize("stds", [[0.3, 1.0], [0.2, 2.0, 0.7]])
+    def test_one_for_each_output_is_the_maximum_of_their_joint_density(self, stds):
+        """Outputs of one datum belong to one function: what one of them tells of it counts for the others."""
+        n, c = 90, len(stds)
+        functions, belongs = normals(4, n, c, seed=1), torch.arange(n) % 4
+        targets = functions[belongs, torch.arange(n)] + torch.tensor(stds) * normals(n, c, seed=2)
+
+        def loss(log_stds):
+            each = torch.distributions.Normal(functions, torch.as_tensor(log_stds).exp()).log_prob(targets).sum(2)
+            return -float(each.logsumexp(0).sum())
+
+        options = {"xatol": 1e-9, "fatol": 1e-12, "maxiter": 4000, "maxfev": 4000}
+        start = torch.tensor(stds).double().log().numpy()
+        expected = scipy.optimize.minimize(loss, start, method="Nelder-Mead", options=options)
+        best = best_noise(functions, targets, per_output=True)
+        assert loss(best.log()) <= expected.fun + 1e-9
+        # a loss known to 1e-13 · |loss| with a curvature of about n places its minimum to √(1e-13 · 500 / n)
+        torch.testing.assert_close(best, torch.from_numpy(expected.x).exp(), rtol=1e-6, atol=0)
+        apart = torch.stack([best_noise(functions[..., i], targets[:, i]) for i in range(c)])
+        assert loss(best.log()) < loss(apart.log()) - 1e-3
+
+    def test_outputs_without_any_error_have_a_noise_that_is_finite(self):
+        functions = normals(3, 20, 2, seed=1)
+        targets = torch.stack([functions[0, :, 0], normals(20, seed=2)], dim=1)
+        best = best_noise(functions, targets, per_output=True)
+        assert bool(best.isfinite().all())
+        assert float(best[0]) < 1e-100
+        assert float(best[1]) == pytest.approx(float((targets - functions[0])[:, 1].square().mean().sqrt()))
 
     def test_sets_far_apart_still_have_the_noise_that_each_of_them_needs(self):
         """Two functions, each right at half of the data but for a noise of 0.1: their moments alone would need none."""

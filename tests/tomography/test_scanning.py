@@ -110,6 +110,7 @@ def test_noise_has_the_size_that_was_asked_for():
         (lambda: ParallelBeam([0.0], 0), "at least one bin"),
         (lambda: FanBeam([0.0], 5, 1.0, -3.0, 2.0), "positive distance of the source"),
         (lambda: FanBeam.spread(4, 8, source=0.5), "inside the image"),
+        (lambda: projector(FanBeam([0.5], 5, 1.0, 3.0, 2.0), 6), "source would be inside the image.*3 pixels.*4.243"),
         (lambda: projector(ParallelBeam([0.0], 5), 0), "size is 0"),
         (lambda: _A().project(torch.ones(6, 5)), "not square"),
         (lambda: _A().project(torch.ones(5, 5)), "does not fit a projector for 6 × 6"),

@@ -98,8 +98,7 @@ class FanBeam:
         if angles < 1:
             raise ValueError(f"angles is {angles}: a scan needs at least one")
         radius, far = size / math.sqrt(2), source * size
-        if far <= radius:
-            raise ValueError(f"the source would be inside the image: {source} sides away, expected more than 0.71")
+        check_source(far, size)
         half = (far + detector * size) * radius / math.sqrt(far**2 - radius**2)
         full = torch.arange(angles, dtype=torch.float64) * (2 * math.pi / angles)
         return FanBeam(full, 2 * size, half / size, far, detector * size)
@@ -114,6 +113,16 @@ class FanBeam:
         directions = targets - sources
         directions = directions / directions.norm(dim=-1, keepdim=True)
         return sources.reshape(-1, 2), directions.reshape(-1, 2)
+
+
+def check_source(distance: float, size: int) -> None:
+    """Refuse a source that may lie inside the image as it turns: rays are whole lines, with what is behind it too."""
+    if distance <= size / math.sqrt(2):
+        raise ValueError(
+            f"the source would be inside the image, or beside it: it is {distance:g} pixels from the centre, and the "
+            f"corners of {size} × {size} pixels are {size / math.sqrt(2):.4g} away; move it beyond them, which is 0.71 "
+            "sides, or make the image smaller"
+        )
 
 
 def _checked_angles(angles: Any) -> Tensor:

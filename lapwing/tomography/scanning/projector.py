@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lapwing.linalg.operators import LinearOperator, Sparse
-from lapwing.tomography.scanning.geometry import Geometry
+from lapwing.tomography.scanning.geometry import FanBeam, Geometry, check_source
 
 ENTRIES = 2**22  # crossings of rays with grid lines worked on at once
 DENSE = 2**22  # a matrix of no more numbers than this multiplies faster stored in full
@@ -97,7 +97,7 @@ def projector(geometry: Geometry, size: int) -> Projector:
     """The projector of a geometry onto images of size × size pixels of unit side.
 
     Every matrix entry is the length of a ray inside a pixel, from the sorted crossings of the ray with the grid lines;
-    a ray along a grid line counts half on either side.
+    a ray along a grid line counts half on either side. The source of a fan has to turn outside the image.
 
     >>> from lapwing.tomography import ParallelBeam
     >>> A = projector(ParallelBeam([0.0, 0.5], bins=3), size=2)
@@ -106,6 +106,8 @@ def projector(geometry: Geometry, size: int) -> Projector:
     """
     if size < 1:
         raise ValueError(f"size is {size}, expected the number of pixels along one side of the image")
+    if isinstance(geometry, FanBeam):
+        check_source(geometry.source, size)
     points, directions = (part.numpy() for part in geometry.rays())
     height = max(1, ENTRIES // (2 * size + 2))
     blocks = [
