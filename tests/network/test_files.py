@@ -40,15 +40,16 @@ def problem(kind):
 
 
 def same(one, other, x):
-    """The same numbers, and the same predictions up to round-off: products of another memory layout may differ in the last bit."""
+    """The same predictions up to round-off beside the prior: products of another memory layout may differ in the last bits."""
     first, second = one.predict(x), other.predict(x)
-    names = ["mean", "epistemic_variance", "prior_variance", "draws", *(["probs"] if first.labels else ["std"])]
-    kept = torch.equal(one.mean, other.mean) and torch.equal(one.deviations, other.deviations)
-    return kept and all(close(getattr(first, name), getattr(second, name)) for name in names)
+    wide = float(first.prior_variance.max())
+    scales = {"mean": wide**0.5, "epistemic_variance": wide, "prior_variance": wide, "draws": wide**0.5}
+    scales["probs" if first.labels else "std"] = max(wide**0.5, 1.0)
+    return all(close(getattr(first, name), getattr(second, name), scale) for name, scale in scales.items())
 
 
-def close(one, other):
-    return float((one - other).abs().max()) <= 100 * torch.finfo(one.dtype).eps * float(one.abs().max())
+def close(one, other, scale=1.0):
+    return float((one - other).abs().max()) <= 100 * torch.finfo(one.dtype).eps * max(float(one.abs().max()), scale)
 
 
 @pytest.mark.parametrize("part", ["all", "last layer", "two groups"])
@@ -63,7 +64,8 @@ def test_what_is_loaded_is_what_was_saved(tmp_path, kind, part):
     assert same(posterior, again, held_out[0])
     assert repr(posterior) == repr(again)
     assert posterior.evidence_parts == again.evidence_parts
-    assert torch.equal(posterior.functions(held_out[0]), again.functions(held_out[0]))
+    assert torch.equal(posterior.deviations, again.deviations)
+    assert close(posterior.functions(held_out[0]), again.functions(held_out[0]))
     moved, moved_again = posterior.at(precision=0.5), again.at(precision=0.5)
     assert torch.allclose(
         moved.predict(held_out[0]).epistemic_variance, moved_again.predict(held_out[0]).epistemic_variance, rtol=1e-9
@@ -83,7 +85,7 @@ def test_a_loaded_posterior_can_be_tuned_without_the_training_data(tmp_path, kin
         one.predict(held_out[0]).epistemic_variance, other.predict(held_out[0]).epistemic_variance, rtol=1e-8
     )
     third = load(one.save(tmp_path / "q"), model)
-    assert torch.equal(one.curve.held_out, third.curve.held_out)
+    assert close(one.curve.held_out, third.curve.held_out)
     assert third.diagnostics["tuned_by"] == "held-out density"
     assert same(one, third, held_out[0])
 
@@ -201,7 +203,7 @@ def test_a_linear_model_needs_no_network(tmp_path):
     x = torch.randn(30, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     posterior = lw.infer(lw.LinearModel(x, x.sum(1), lw.Gaussian(0.1)))
     again = load(posterior.save(tmp_path / "p"))
-    assert torch.equal(again.predict(x).std, posterior.predict(x).std)
+    assert close(again.predict(x).std, posterior.predict(x).std)
     with pytest.raises(ValueError, match="no network to give"):
         load(tmp_path / "p", network(2))
 
