@@ -21,7 +21,6 @@ CELLS: dict[str, dict[str, Any]] = {
     "last layer, n = 20, small": {"n": 20, "test": 20, "structure": "last layer"},
     "last layer, n = 1,000": {"n": 1000, "test": 300, "structure": "last layer"},
     "KFAC, n = 1,000": {"n": 1000, "test": 60, "structure": "kfac", "held_out": 60},
-    "KFAC, n = 1,000, not tuned": {"n": 1000, "test": 60, "structure": "kfac", "held_out": 0},
     "KFAC, ours alone": {"n": 200, "test": 20, "structure": "kfac", "held_out": 0, "who": "ours"},
     "KFAC, laplace-torch alone": {"n": 200, "test": 20, "structure": "kfac", "held_out": 0, "who": "theirs"},
 }

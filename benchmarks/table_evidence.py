@@ -45,7 +45,7 @@ def page(parts: dict) -> str:
     return f"""
 ## Where the evidence is taken, and how many precisions it sets
 
-Test NLL of linearised networks, mean and standard error over three seeds, each with training images of its own: 60 of MNIST,
+Test NLL of linearised networks, mean and standard error over two seeds, each with training images of its own: 60 of MNIST,
 14 × 14 pixels, early stopping on 300 others, 300 test images scored once. θ⋆ is the mode of the linear model, θ̃ the network's
 own weights. Published (Antorán et al. 2022, Table 1): all 60,000 images. Settings were chosen on other seeds and other test
 images.
