@@ -105,6 +105,7 @@ def loop(model: LinearModel, log_start: float, seed: int, *, reuse: bool = True)
     return trace
 
 
+@pytest.mark.slow
 def test_the_precision_is_right_within_the_error_of_its_draws():
     """Started a hundred times too large or too small."""
     scores = []

@@ -43,6 +43,7 @@ def measured(memory: str | None) -> tuple[str, int]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peaks are measured on Linux")
+@pytest.mark.slow
 def test_a_fit_keeps_to_its_memory():
     """10,504 weights, 800 observed outputs: the Jacobian in double precision takes 67 MB."""
     exact, most = measured(None)
