@@ -36,7 +36,7 @@ SMALL = {"train": 100, "epochs": 1, "held_out": 6, "test": 10, "few": 2}
 CELLS: dict[str, dict[str, Any]] = {
     "fashion, small": {"name": "fashion", "seed": 0, **SMALL},
     "fashion, seed 0": {"name": "fashion", "seed": 0, **SHORT},
-    **{f"fashion, 60 epochs, seed {seed}": {"name": "fashion", "seed": seed, **FULL} for seed in (1, 2, 3)},
+    **{f"fashion, 60 epochs, seed {seed}": {"name": "fashion", "seed": seed, **FULL} for seed in (1, 2)},
 }
 SOURCES = {"fashion": data.fashion_mnist}
 
