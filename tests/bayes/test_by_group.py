@@ -8,6 +8,7 @@ import lapwing as lw
 from lapwing.bayes.by_group import ByGroup, cross_grams, maximised, own_grams
 from lapwing.bayes.evidence import Precisions
 from lapwing.bayes.priors import resolve
+from lapwing.linalg.solvers import NotConverged
 
 ONE = torch.ones(1).double()
 N, FEATURES, CLASSES, NEW = 12, 5, 3, 4
@@ -149,3 +150,10 @@ def test_other_models_are_refused(known):
     model = lw.LinearModel(x, y, lw.Gaussian(1.0))
     with pytest.raises(ValueError, match="for labels and a linearised network"):
         ByGroup.of(model, known[5], x)
+
+
+def test_a_mode_that_was_not_found_is_no_mode(known, monkeypatch):
+    monkeypatch.setattr("lapwing.bayes.by_group.MAX_STEPS", 1)
+    group = known[-1]
+    with pytest.raises(NotConverged, match="nats away after 1 steps: use stiffer precisions"):
+        group.mode(group.kernel(PRECISION))
