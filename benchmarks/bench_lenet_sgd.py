@@ -1,6 +1,6 @@
 """What do stochastic gradients on L' need for the draws of a network's posterior?
 
-A small network on scikit-learn's digits: few enough data that `Exact` says what the draws should be. At the precision that evidence finds, `sgd` has the relative error of the drawn functions at new inputs after so many epochs, from the same noise;
+The networks of `bench_lenet_fit`, with few enough data that `Exact` says what the draws should be. At the precision that evidence finds, `sgd` has the relative error of the drawn functions at new inputs after so many epochs, from the same noise;
 `block_passes` are those of a Krylov space, counted as products with the Jacobian or its transpose, and `function_error` its
 error. One epoch is two such products with every row.
 """
@@ -18,6 +18,7 @@ from lapwing.bayes.solving import stored_features
 
 CELLS: dict[str, dict[str, Any]] = {
     "digits, small": {"source": "digits", "n": 100, "epochs": 10, "draws": 4, "sgd": [4, 16]},
+    "LeNet, Fashion-MNIST, 150": {"source": "fashion", "n": 150, "epochs": 12, "draws": 8, "sgd": [4, 16, 64, 256]},
 }
 BATCH = 128
 

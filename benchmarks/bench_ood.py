@@ -1,0 +1,18 @@
+"""Which scores tell pictures of another kind from those a LeNet was trained on?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import harness
+import studies
+
+METHODS = ["map", "temperature", "linearised", "last-layer", "diagonal", "kfac"]
+CELLS: dict[str, dict[str, Any]] = {
+    "the network alone": {"task": "ood", "data": "mnist", "methods": ["map"], "seeds": [0]},
+    "mnist": {"task": "ood", "data": "mnist", "methods": METHODS, "seeds": [0]},
+    "fashion": {"task": "ood", "data": "fashion", "methods": METHODS, "seeds": [0]},
+}
+
+if __name__ == "__main__":
+    harness.main(__file__, CELLS, studies.measure)
