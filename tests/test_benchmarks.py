@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import processes
+
 FOLDER = Path(__file__).parent.parent / "benchmarks"
 SCRIPTS = sorted(FOLDER.glob("bench_*.py"))
 PEERS = FOLDER / "peers" / ".venv" / "bin" / "python"
@@ -34,8 +36,7 @@ def cells():
 
 @pytest.mark.parametrize("script", RUNNABLE)
 def test_the_smallest_cell_runs_and_agrees(script, cells):
-    command = [sys.executable, script, "--cell", next(iter(cells[script.stem]))]
-    finished = subprocess.run(command, capture_output=True, text=True, check=False)
+    finished = processes.run(script, "--cell", next(iter(cells[script.stem])))
     if finished.returncode and "FileNotFoundError" in finished.stderr and "LAPWING_DATA" in finished.stderr:
         pytest.skip(f"needs data that are not here: {finished.stderr.splitlines()[-1]}")
     assert finished.returncode == 0, finished.stderr
