@@ -5,7 +5,9 @@ pictures held out: the half-width of 90 % of p(η | x̂) (median over prototypes
 the half-width of all inferred angles, which was published for MNIST with another model and mixes the data's spread with
 arbitrary zeros, differences of prototypes along an orbit over those between kinds, and the correlation of applied and
 inferred angles over the whole circle. MNIST is averaged to 14 × 14 pixels, 5,000 pictures, one seed. The network starts
-from a pose by third moments; "start" is that start alone, with a p(η | x̂) of its own, and says what training adds.
+from a pose by third moments; "start" is that start alone, with a p(η | x̂) of its own, and says what training adds. In
+the cell with two-fold 8s, each 8 is averaged with itself upside down before it is turned: it looks the same both ways
+up, which an 8 as drawn does not.
 """
 
 import harness
@@ -23,7 +25,16 @@ def pictures(data: str, size: int):
     return pictures, y, len(loaded.train[1])
 
 
-def measure(data: str, size: int, degrees: float, steps: int, width: int, trained: bool) -> dict:
+def with_two_fold(images, chosen):
+    """Pictures of which the chosen ones are averaged with themselves upside down."""
+    import torch
+
+    return torch.where(chosen[:, None, None, None], (images + images.flip(2, 3)) / 2, images)
+
+
+def measure(
+    data: str, size: int, degrees: float, steps: int, width: int, trained: bool, two_fold: int | None = None
+) -> dict:
     import math
 
     from lapwing.symmetry import Affine, Settings, SymmetryModel, Training
@@ -31,6 +42,8 @@ def measure(data: str, size: int, degrees: float, steps: int, width: int, traine
     from lapwing.symmetry.study import judged, rotated, upside_down
 
     images, labels, cut = pictures(data, size)
+    if two_fold is not None:
+        images = with_two_fold(images, labels == two_fold)
     images, _ = rotated(images, degrees, seed=0)
     settings = Settings(
         width, Training(150, learning_rate=2e-3), Training(steps, learning_rate=5e-3, weight_decay=3e-2)
@@ -51,6 +64,7 @@ CELLS = {
     **{f"MNIST, {degrees}°": {**MNIST, "degrees": degrees, "trained": True} for degrees in (0, 15, 30, 45, 90, 180)},
     **{f"MNIST, {degrees}°, start": {**MNIST, "degrees": degrees, "trained": False} for degrees in (45,)},
     "digits, 45°, start": {**DIGITS, "steps": 900, "trained": False},
+    "MNIST, 45°, two-fold 8s": {**MNIST, "degrees": 45, "trained": True, "two_fold": 8},
 }
 
 if __name__ == "__main__":

@@ -12,8 +12,10 @@ from torch import Generator, Tensor
 from lapwing.linalg.estimators import Estimate
 from lapwing.linalg.progress import Report
 from lapwing.symmetry.group import Affine
+from lapwing.symmetry.joint import JointModel
 from lapwing.symmetry.model import SymmetryModel, half_width
-from lapwing.symmetry.warping import warp
+from lapwing.symmetry.poses import posed
+from lapwing.symmetry.warping import checked, warp
 
 PUBLISHED = {0: 32.0, 15: 35.0, 30: 42.6, 45: 52.9, 90: 81.7, 180: 79.6}  # half-widths of inferred angles, degrees
 
@@ -55,10 +57,13 @@ def turns(model: SymmetryModel, images: Tensor, degrees: float = 180, *, seed: i
     return Turned(applied, applied + torch.remainder(change - applied + 180, 360) - 180)
 
 
-def orbit_ratio(model: SymmetryModel, images: Tensor, labels: Tensor, *, copies: int = 6, seed: int = 0) -> float:
+def orbit_ratio(
+    model: SymmetryModel | JointModel, images: Tensor, labels: Tensor, degrees: float = 180, *, copies: int = 6,
+    seed: int = 0,
+) -> float:  # fmt: skip
     """Mean squared difference of prototypes of one picture, turned at random, over that between kinds of pictures."""
     stack = torch.stack(
-        [model.prototype(rotated(images, 180, seed=seed + copy)[0]) for copy in range(copies)]
+        [model.prototype(rotated(images, degrees, seed=seed + copy)[0]) for copy in range(copies)]
     )  # (copies, n, …)
     within = 2 * stack.var(0).mean()
     other = torch.randperm(len(images), generator=Generator().manual_seed(seed))
@@ -86,21 +91,31 @@ def density_of_angle(model: SymmetryModel, prototypes: Tensor, points: int = 181
 
 
 def modes(density: Tensor, *, least: float = 0.25) -> list[int]:
-    """Places of the peaks of a circular density on a grid that reach this share of the highest, a bin in 15 smoothed.
+    """Places of the modes of a circular density on a grid: centres of the stretches above this share of its maximum.
+
+    Pictures turned uniformly have a plateau, whose highest point means nothing: hence the centre of mass of a stretch.
+    Bins are averaged with a fifteenth of the circle around them first. A density without any gap has no modes.
 
     >>> angles = torch.linspace(-torch.pi, torch.pi, 361)[:-1]
-    >>> modes(torch.exp(4 * (2 * angles).cos()))
-    [0, 180]
+    >>> modes(torch.exp(4 * (2 * angles).cos())), modes(torch.ones(360))
+    ([0, 180], [])
     """
     n = len(density)
     reach = max(1, n // 30)
     smooth = torch.stack([density.roll(shift) for shift in range(-reach, reach + 1)]).mean(0)
-    wide = torch.stack([smooth.roll(shift) for shift in range(-n // 12, n // 12 + 1)]).max(0).values
-    return [place for place in range(n) if smooth[place] == wide[place] and smooth[place] > least * smooth.max()]
+    above = smooth > least * smooth.max()
+    if bool(above.all()):
+        return []
+    first = int((~above).nonzero()[0, 0])  # the circle is cut in a gap
+    smooth, above = smooth.roll(-first), above.roll(-first)
+    stretch = (above.diff(prepend=above[:1]).long().cumsum(0) + 1) // 2  # 1, 2, … where above
+    parts = [above & (stretch == number) for number in range(1, int(stretch.max()) + 1)]
+    moment = smooth * torch.arange(n).to(smooth)
+    return sorted(round(float(moment[part].sum() / smooth[part].sum()) + first) % n for part in parts)
 
 
 def half_a_turn(density: Tensor) -> bool:
-    """Whether a circular density on a grid has two peaks, half a turn apart to within 15°."""
+    """Whether a circular density on a grid has two modes, half a turn apart to within 15°."""
     peaks = modes(density)
     return len(peaks) == 2 and abs((peaks[1] - peaks[0]) * 360 / len(density) - 180) <= 15
 
@@ -109,6 +124,15 @@ def upside_down(model: SymmetryModel, images: Tensor) -> float:
     """Share of pictures whose p(η | x̂) has two peaks, half a turn apart."""
     _, density = density_of_angle(model, model.prototype(images))
     return sum(half_a_turn(curve) for curve in density) / len(density)
+
+
+@torch.no_grad()
+def pose_scores(model: SymmetryModel, images: Tensor, *, seed: int = 0) -> Tensor:
+    """log p(η | x̂) of every picture's pose, with x̂ the prototype of a copy transformed at random: (n,)."""
+    pictures, poser = checked(images, turned=any(model.group.is_angle)), model.found.bound.poser
+    drawn = model.group.draw(len(pictures), Generator().manual_seed(seed), pictures)
+    prototypes, eta = posed(poser, pictures, drawn, model.settings.interpolation)
+    return model.pose_log_prob(prototypes.clamp(0, 1), eta)
 
 
 def widths(model: SymmetryModel, images: Tensor, *, draws: int = 400, seed: int = 0) -> Tensor:

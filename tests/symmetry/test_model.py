@@ -9,7 +9,9 @@ from lapwing.symmetry import Affine, Settings, SymmetryModel, Training, warp
 from lapwing.symmetry.inference import Poser, seeded
 from lapwing.symmetry.invariance import averaged
 from lapwing.symmetry.model import half_width
-from lapwing.symmetry.study import density_of_angle, half_a_turn, modes, orbit_ratio, rotated, turns, widths
+from lapwing.symmetry.study import (
+    density_of_angle, half_a_turn, modes, orbit_ratio, pose_scores, rotated, turns, widths,
+)  # fmt: skip
 from lapwing.symmetry.study import upside_down as upside_down_share
 from lapwing.training import Diverged
 from tests.symmetry.pictures import digits, smooth, turned
@@ -116,20 +118,11 @@ def test_g7_what_looks_alike_upside_down_has_two_poses(upside_down, bars):
     assert upside_down_share(upside_down, images[kinds == 1]) < 0.2
 
 
-def pose_density(model, images):
-    """Mean log p(η | x̂) of pictures of each kind, over copies turned at random."""
-    from lapwing.symmetry.poses import posed
-
-    bound, drawn = model.found.bound, WHOLE.draw(len(images), torch.Generator().manual_seed(9), images)
-    prototypes, eta = posed(bound.poser, images, drawn, "bilinear")
-    return model.pose_log_prob(prototypes.clamp(0, 1), eta)
-
-
 def test_g7_a_gaussian_cannot_have_two_poses(upside_down, bars):
     images, kinds = bars
     gaussian = SymmetryModel(WHOLE, small(shape="gaussian"))
     gaussian = gaussian.fit(images, poser=upside_down.found.bound.poser, progress=False)
-    gap = (pose_density(upside_down, images) - pose_density(gaussian, images))[kinds == 0]
+    gap = (pose_scores(upside_down, images, seed=9) - pose_scores(gaussian, images, seed=9))[kinds == 0]
     assert gap.mean() > 5 * gap.std() / math.sqrt(len(gap))
     assert gap.mean() > 0.3
 
@@ -138,7 +131,7 @@ def test_g7_one_density_for_all_prototypes_is_worse(upside_down, bars):
     images, kinds = bars
     alone = SymmetryModel(WHOLE, small(conditional=False))
     alone = alone.fit(images, poser=upside_down.found.bound.poser, progress=False)
-    gap = (pose_density(upside_down, images) - pose_density(alone, images))[kinds == 1]
+    gap = (pose_scores(upside_down, images, seed=9) - pose_scores(alone, images, seed=9))[kinds == 1]
     assert gap.mean() > 5 * gap.std() / math.sqrt(len(gap))
     assert widths(alone, images[kinds == 1][:50]).median() > 2 * widths(upside_down, images[kinds == 1][:50]).median()
 
@@ -174,6 +167,21 @@ def test_the_bound_is_below_the_density_and_its_error_covers(models, data):
     weights, _ = model.found.bound.terms(images, 100, torch.Generator().manual_seed(2))
     importance = weights.logsumexp(0) - math.log(100)
     assert (importance >= many.value).all()
+
+
+@pytest.mark.parametrize("turn", [0, 17, 95, 178])
+def test_modes_of_known_densities(turn):
+    """Plateaus 90° wide with a ripple that has a maximum of its own at either end: 2° a bin."""
+    angles = (torch.arange(180).double() * 2 - 180 - 2 * turn).deg2rad()
+    ripple = 1 + 0.1 * (8 * angles).sin()
+    plateau = [((angles - centre).cos() > math.cos(math.pi / 4)) * ripple for centre in (0.0, math.pi, 1.2)]
+    there = (90 + turn) % 180
+    (one,) = modes(plateau[0])
+    assert min(abs(one - there), 180 - abs(one - there)) <= 1
+    assert half_a_turn(plateau[0] + plateau[1]) and half_a_turn(plateau[0] + 0.4 * plateau[1])
+    assert not half_a_turn(plateau[0]) and not half_a_turn(plateau[0] + 0.1 * plateau[1])
+    assert not half_a_turn(plateau[0] + plateau[2])  # 69° apart, and so one stretch
+    assert not half_a_turn(ripple) and modes(ripple) == []
 
 
 def test_half_widths_of_known_spreads():
