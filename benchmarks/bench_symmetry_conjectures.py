@@ -77,7 +77,9 @@ def prototypes(model, images, labels) -> dict:
     }
 
 
-def measure(data: str, size: int, steps: int, part: str, shape: str, conditional: bool, reach: float) -> dict:
+def measure(
+    data: str, size: int, network_steps: int, steps: int, part: str, shape: str, conditional: bool, reach: float
+) -> dict:
     import math
 
     from lapwing.symmetry import Affine, JointModel, JointSettings, Settings, SymmetryModel, Training
@@ -92,7 +94,7 @@ def measure(data: str, size: int, steps: int, part: str, shape: str, conditional
             8, 128, 6, reach / 180, first_beta=1, training=Training(steps, learning_rate=2e-3)
         )  # fmt: skip
         return prototypes(JointModel(settings=settings).fit(turned[:cut], progress=False), images[cut:], labels[cut:])
-    stages = Training(150, learning_rate=2e-3), Training(steps, learning_rate=5e-3, weight_decay=3e-2)
+    stages = Training(network_steps, learning_rate=2e-3), Training(steps, learning_rate=5e-3, weight_decay=3e-2)
     group = Affine.of(rotation=max(math.radians(reach), 1e-6))  # a bound is positive
     model = SymmetryModel(group, Settings(192, *stages, shape, conditional)).fit(turned[:cut], progress=False)
     if part == "network":
@@ -101,14 +103,22 @@ def measure(data: str, size: int, steps: int, part: str, shape: str, conditional
 
 
 PLAIN = {"shape": "spline", "conditional": True, "reach": 180}
-MNIST = {"data": "mnist", "size": 5000}
+MNIST = {"data": "mnist", "size": 5000, "network_steps": 150}
 KINDS = {
     "flow": PLAIN,
     "Gaussian": {**PLAIN, "shape": "gaussian"},
     "without x̂": {**PLAIN, "conditional": False},
 }
 CELLS = {
-    "digits, network ±30°": {"data": "digits", "size": 1437, "steps": 2, "part": "network", **PLAIN, "reach": 30},
+    "digits, network ±30°": {
+        "data": "digits",
+        "size": 1437,
+        "network_steps": 40,
+        "steps": 2,
+        "part": "network",
+        **PLAIN,
+        "reach": 30,
+    },
     **{f"poses, {name}": {**MNIST, "steps": 800, "part": "poses", **options} for name, options in KINDS.items()},
     **{
         f"{part} ±{reach}°": {**MNIST, "steps": steps, "part": part, **PLAIN, "reach": reach}

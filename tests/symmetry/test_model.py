@@ -10,7 +10,14 @@ from lapwing.symmetry.inference import Poser, seeded
 from lapwing.symmetry.invariance import averaged
 from lapwing.symmetry.model import half_width
 from lapwing.symmetry.study import (
-    density_of_angle, half_a_turn, modes, orbit_ratio, pose_scores, rotated, turns, widths,
+    density_of_angle,
+    half_a_turn,
+    modes,
+    orbit_ratio,
+    pose_scores,
+    rotated,
+    turns,
+    widths,
 )  # fmt: skip
 from lapwing.symmetry.study import upside_down as upside_down_share
 from lapwing.training import Diverged
@@ -178,10 +185,13 @@ def test_modes_of_known_densities(turn):
     there = (90 + turn) % 180
     (one,) = modes(plateau[0])
     assert min(abs(one - there), 180 - abs(one - there)) <= 1
-    assert half_a_turn(plateau[0] + plateau[1]) and half_a_turn(plateau[0] + 0.4 * plateau[1])
-    assert not half_a_turn(plateau[0]) and not half_a_turn(plateau[0] + 0.1 * plateau[1])
+    assert half_a_turn(plateau[0] + plateau[1])
+    assert half_a_turn(plateau[0] + 0.4 * plateau[1])
+    assert not half_a_turn(plateau[0])
+    assert not half_a_turn(plateau[0] + 0.1 * plateau[1])
     assert not half_a_turn(plateau[0] + plateau[2])  # 69° apart, and so one stretch
-    assert not half_a_turn(ripple) and modes(ripple) == []
+    assert not half_a_turn(ripple)
+    assert modes(ripple) == []
 
 
 def test_half_widths_of_known_spreads():
