@@ -160,9 +160,47 @@ def variational(cells: Cells) -> Figure:
     return figure
 
 
+def symmetry_conjectures(cells: Cells) -> Figure:
+    """p(η | x̂) of two-fold 8s under three models, who has two modes, and prototypes over the range of the encoder."""
+    figure, panels = plt.subplots(1, 4, figsize=(15.5, 3.6), layout="constrained")
+    kinds = {"flow": (BLUE, "-", ""), "Gaussian": (RED, "--", "//"), "without x̂": (GREEN, ":", "..")}
+    for index, (kind, (colour, line, hatch)) in enumerate(kinds.items()):
+        result = cells[f"poses, {kind}"]["result"]
+        density = result["mean_density_8"]
+        angles = [(place + 0.5) / len(density) * 360 - 180 for place in range(len(density))]
+        half = len(density) // 4  # so that both modes lie within the panel
+        panels[0].plot([angle + 90 for angle in angles], density[half:] + density[:half], color=colour, linestyle=line)
+        shares = [100 * result[f"upside_down_{digit}"] for digit in (8, 2)]
+        bars = panels[1].bar([place + 0.27 * (index - 1) for place in (0, 1)], shares, 0.27, color=colour, hatch=hatch)
+        panels[1].bar_label(bars, fmt="%.0f", fontsize=8)
+        bars.set_label(kind)
+    panels[0].set_xticks([-90, 0, 90, 180, 270], ["−90°", "0°", "90°", "180°", "270°"])
+    panels[0].set(xlabel="pose η, from the larger mode", ylabel="density per degree", title="mean p(η | x̂) of two-fold 8s")
+    panels[1].set_xticks([0, 1], ["two-fold 8s: should be all", "2s: should be none"])
+    panels[1].set(ylabel="two modes half a turn apart, %", title="met both ways up", ylim=(0, 108))
+    panels[1].legend(frameon=False, title="p(η | x̂)")
+    for part, name, colour, marker in (("network", "two stages", BLUE, "o"), ("encoder", "joint model", ORANGE, "s")):
+        for ending, where, line in (("", "whole circle", "-"), ("_in_data", "±30°, as the data", ":")):
+            reaches = [cell["arguments"]["reach"] for name, cell in cells.items() if name.startswith(f"{part} ±")]
+            found = [cell["result"] for name, cell in cells.items() if name.startswith(f"{part} ±")]
+            style = {"color": colour, "marker": marker, "linestyle": line, "label": f"{name}, {where}"}
+            panels[2].semilogy(reaches, [result[f"orbit_ratio{ending}"] for result in found], **style)
+            panels[3].plot(reaches, [100 * result[f"found_again{ending}"] for result in found], **style)
+    panels[2].set(ylabel="differences along an orbit / between kinds", title="prototypes of one picture")
+    panels[3].set(ylabel="nearest to its own prototype, %", title="a picture turned is found again", ylim=(0, 103))
+    for axes in panels[2:]:
+        axes.set_xticks([0, 30, 60, 90, 180])
+        axes.set_xlabel("encoder made alike over ±ρ, degrees; data ±30°")
+        axes.grid(which="both", alpha=0.2)
+    panels[3].legend(frameon=False, fontsize=8, loc="lower right")
+    return figure
+
+
 PLOTS = {
     plot.__name__: plot
-    for plot in (batch_size, gradient_variance, passes, one_sample, sparse, streaming, variational)
+    for plot in (
+        batch_size, gradient_variance, passes, one_sample, sparse, streaming, symmetry_conjectures, variational,
+    )
 }  # fmt: skip
 
 

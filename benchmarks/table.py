@@ -164,6 +164,36 @@ def symmetry_data(cells: dict) -> str:
     return table(["pictures turned by any angle", "bound on log p(x), nats a picture"], rows)
 
 
+def symmetry_poses(cells: dict) -> str:
+    rows = []
+    for name, cell in cells.items():
+        r = cell["result"]
+        if cell["arguments"]["part"] == "poses":
+            rows.append([
+                name.removeprefix("poses, "), f"{r['upside_down_8']:.0%}", f"{r['upside_down_2']:.0%}",
+                f"{r['overlap_8']:.2f}", f"{r['overlap_2']:.2f}", f"{r['pose_score']:.2f} ± {r['pose_score_error']:.2f}",
+                f"{r['pose_score_8']:.2f}", f"{r['pose_score_2']:.2f}",
+            ])  # fmt: skip
+    return table(
+        ["p(η \\| x̂)", "8s with two modes", "2s with two modes", "overlap, 8s", "overlap, 2s", "log p(η \\| x̂), all kinds",
+         "8s", "2s"], rows,
+    )  # fmt: skip
+
+
+def symmetry_reach(cells: dict) -> str:
+    rows = []
+    for name, cell in cells.items():
+        r = cell["result"]
+        if cell["arguments"]["part"] != "poses":
+            rows.append([
+                name, f"{r['orbit_ratio_in_data']:.3f}", f"{r['orbit_ratio']:.3f}", f"{r['found_again_in_data']:.0%}",
+                f"{r['found_again']:.0%}",
+            ])  # fmt: skip
+    return table(
+        ["made alike over", "orbit over kinds, ±30°", "whole circle", "found again, ±30°", "whole circle"], rows
+    )
+
+
 def page() -> str:
     parts = {path.stem: harness.read(path) for path in sorted(harness.RESULTS.glob("*.jsonl"))}
     some = next(iter(parts["ridge"].values()))
