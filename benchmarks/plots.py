@@ -175,7 +175,9 @@ def symmetry_conjectures(cells: Cells) -> Figure:
         panels[1].bar_label(bars, fmt="%.0f", fontsize=8)
         bars.set_label(kind)
     panels[0].set_xticks([-90, 0, 90, 180, 270], ["−90°", "0°", "90°", "180°", "270°"])
-    panels[0].set(xlabel="pose η, from the larger mode", ylabel="density per degree", title="mean p(η | x̂) of two-fold 8s")
+    panels[0].set(
+        xlabel="pose η, from the larger mode", ylabel="density per degree", title="mean p(η | x̂) of two-fold 8s"
+    )
     panels[1].set_xticks([0, 1], ["two-fold 8s: should be all", "2s: should be none"])
     panels[1].set(ylabel="two modes half a turn apart, %", title="met both ways up", ylim=(0, 108))
     panels[1].legend(frameon=False, title="p(η | x̂)")

@@ -64,17 +64,19 @@ class Joint(nn.Module):
         pixels, width, latent = math.prod(shape), settings.width, settings.latent
         self.encoder = _network(pixels, width, 2 * latent)
         self.decoder = _network(latent, width, pixels)
-        self.q = Poses(group, pixels, width)
-        self.p = Poses(group, pixels, width, shape=settings.shape, conditional=settings.conditional)
+        if settings.posed:
+            self.q = Poses(group, pixels, width)
+            self.p = Poses(group, pixels, width, shape=settings.shape, conditional=settings.conditional)
         self.log_noise_std = nn.Parameter(torch.tensor(-1.0))
         self.register_buffer("seen", torch.zeros(()))
 
     def encode(self, images: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
         """Location and log std of q(z | x), each the mean over transformed copies: (n, latent)."""
-        reach = self.settings.reach if self.settings.posed else 0.0
-        copies, n = self.settings.copies if reach else 1, len(images)
-        eta = reach * self.group.draw(copies * n, generator, images)
-        turned = warp(images.repeat(copies, 1, 1, 1), self.group.matrix(eta))
+        copies, n, turned = 1, len(images), images
+        if self.settings.posed:
+            copies = self.settings.copies if self.settings.reach else 1
+            eta = self.settings.reach * self.group.draw(copies * n, generator, images)
+            turned = warp(images.repeat(copies, 1, 1, 1), self.group.matrix(eta))
         location, log_std = self.encoder(turned).reshape(copies, n, -1).mean(0).chunk(2, dim=-1)
         return location, log_std.clamp(-7, 2)
 
@@ -92,15 +94,14 @@ class Joint(nn.Module):
         z = location + log_std.exp() * e
         prototypes, log_z = self.decode(z), log_normal(e) - log_std.sum(-1) - log_normal(z)
         if not self.settings.posed:
-            eta = torch.zeros(len(z), len(self.group)).to(z)
-            return self.log_likelihood(images, prototypes, eta), torch.zeros_like(log_z), log_z
+            return self.log_likelihood(images, prototypes), torch.zeros_like(log_z), log_z
         eta = self.q.draw(images, 1, generator)[0]
         log_eta = self.q(images, eta) - self.p(prototypes, eta)
-        return self.log_likelihood(images, prototypes, eta), log_eta, log_z
+        return self.log_likelihood(images, warp(prototypes, self.group.matrix(eta))), log_eta, log_z
 
-    def log_likelihood(self, images: Tensor, prototypes: Tensor, eta: Tensor) -> Tensor:
-        """log N(x; T_η x̂, noise), the sum over pixels, of those in the disc where the group turns: (n,)."""
-        residual = (images - warp(prototypes, self.group.matrix(eta))) / self.log_noise_std.exp()
+    def log_likelihood(self, images: Tensor, means: Tensor) -> Tensor:
+        """log N(x; mean, noise), the sum over pixels, of those in the disc where the group turns: (n,)."""
+        residual = (images - means) / self.log_noise_std.exp()
         if any(self.group.is_angle):
             residual = residual[..., disc(images.shape[-1], images).bool()]
         return log_normal(residual.flatten(1)) - residual[0].numel() * self.log_noise_std
@@ -178,6 +179,8 @@ class JointModel:
     @torch.no_grad()
     def transformation(self, images: Tensor, *, draws: int = 32, seed: int = 0) -> Tensor:
         """The likeliest of some draws from q(η | x): (n, generators)."""
+        if not self.settings.posed:
+            raise ValueError("a model with posed=False has no η: fit one with poses")
         pictures = self._checked(images)
         drawn = self.found.q.draw(pictures, draws, Generator().manual_seed(seed))
         best = self.found.q(pictures, drawn).argmax(0)

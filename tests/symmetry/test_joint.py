@@ -46,7 +46,7 @@ def log_evidence(joint: Joint, image: torch.Tensor, points: int = 30, angles: in
     prototypes, total = joint.decode(z), []
     for turn in turns:
         eta = turn.expand(len(z), 1)
-        log_x = joint.log_likelihood(image.expand(len(z), -1, -1, -1), prototypes, eta)
+        log_x = joint.log_likelihood(image.expand(len(z), -1, -1, -1), warp(prototypes, joint.group.matrix(eta)))
         total.append(log_normal(z) + joint.p(prototypes, eta) + log_x)
     cell = (10 / points) ** 2 * 2 * math.pi / angles
     return float(torch.stack(total).flatten().logsumexp(0) + math.log(cell))
@@ -79,6 +79,8 @@ def test_without_poses_it_is_a_plain_autoencoder():
     ]
     assert found[0].value < exact + 5 * found[0].standard_error
     assert abs(found[1].value - exact) < 5 * found[1].standard_error + 0.05
+    with pytest.raises(ValueError, match="has no η"):
+        JointModel(WHOLE, joint.settings, joint).transformation(image)
 
 
 def test_the_term_of_poses_is_the_divergence_of_the_two_flows():
