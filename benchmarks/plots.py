@@ -162,7 +162,7 @@ def variational(cells: Cells) -> Figure:
 
 def symmetry_conjectures(cells: Cells) -> Figure:
     """p(η | x̂) of two-fold 8s under three models, who has two modes, and prototypes over the range of the encoder."""
-    figure, panels = plt.subplots(1, 4, figsize=(15.5, 3.6), layout="constrained")
+    figure, panels = plt.subplots(1, 4, figsize=(16, 3.8), layout="constrained")
     kinds = {"flow": (BLUE, "-", ""), "Gaussian": (RED, "--", "//"), "without x̂": (GREEN, ":", "..")}
     for index, (kind, (colour, line, hatch)) in enumerate(kinds.items()):
         result = cells[f"poses, {kind}"]["result"]
@@ -178,7 +178,7 @@ def symmetry_conjectures(cells: Cells) -> Figure:
     panels[0].set(
         xlabel="pose η, from the larger mode", ylabel="density per degree", title="mean p(η | x̂) of two-fold 8s"
     )
-    panels[1].set_xticks([0, 1], ["two-fold 8s: should be all", "2s: should be none"])
+    panels[1].set_xticks([0, 1], ["two-fold 8s:\nall should", "2s:\nnone should"])
     panels[1].set(ylabel="two modes half a turn apart, %", title="met both ways up", ylim=(0, 108))
     panels[1].legend(frameon=False, title="p(η | x̂)")
     for part, name, colour, marker in (("network", "two stages", BLUE, "o"), ("encoder", "joint model", ORANGE, "s")):
@@ -188,13 +188,13 @@ def symmetry_conjectures(cells: Cells) -> Figure:
             style = {"color": colour, "marker": marker, "linestyle": line, "label": f"{name}, {where}"}
             panels[2].semilogy(reaches, [result[f"orbit_ratio{ending}"] for result in found], **style)
             panels[3].plot(reaches, [100 * result[f"found_again{ending}"] for result in found], **style)
-    panels[2].set(ylabel="differences along an orbit / between kinds", title="prototypes of one picture")
+    panels[2].set(ylabel="difference along an orbit / of kinds", title="prototypes of one picture")
     panels[3].set(ylabel="nearest to its own prototype, %", title="a picture turned is found again", ylim=(0, 103))
     for axes in panels[2:]:
         axes.set_xticks([0, 30, 60, 90, 180])
-        axes.set_xlabel("encoder made alike over ±ρ, degrees; data ±30°")
+        axes.set_xlabel("range ±ρ of the encoder, degrees; data ±30°")
         axes.grid(which="both", alpha=0.2)
-    panels[3].legend(frameon=False, fontsize=8, loc="lower right")
+    panels[2].legend(frameon=False, fontsize=8, loc="upper right", borderaxespad=0)
     return figure
 
 
