@@ -103,9 +103,9 @@ class SGLD:
     """Stochastic gradient Langevin dynamics (Welling & Teh 2011): θ + ½ ε G ∇ log p + N(0, ε G), never refused.
 
     Its draws are biased by the step ε and by the noise of mini-batch gradients: `batch_noise` among the diagnostics is
-    the variance that these add to a step over the one that is meant, as if the chain were hotter by that share. With `preconditioned` (Li et al. 2016)
-    G = 1 / (10⁻⁵ + √v), v the running mean square of the gradients of the log density, which is frozen after warm-up:
-    then G is constant, and no derivative of it is missing from the drift.
+    the variance that these add to a step over the one that is meant, as if the chain were hotter by that share. With
+    `preconditioned` (Li et al. 2016) G = 1 / (10⁻⁵ + √v), v the running mean square of the gradients of the log
+    density, which is frozen after warm-up: then G is constant, and no derivative of it is missing from the drift.
     """
 
     step_size: float
