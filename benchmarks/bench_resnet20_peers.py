@@ -1,8 +1,8 @@
 """Time and quality of the last layer and of KFAC on a trained ResNet-20, beside laplace-torch.
 
 Both sides get the same network, the same training images, and choose their prior precision on the same held-out images (200; 60
-for KFAC, since theirs makes every Jacobian anew at each point of its grid), in one process. The last two cells run one side alone
-at a given precision, for its peak memory. laplace-torch's KFAC refuses networks with BatchNorm weights, so for KFAC these are
+for KFAC, since theirs makes every Jacobian anew at each point of its grid), in one process. The last three cells have a given
+precision: one fits and predicts by both, and two run one side alone, for its peak memory. laplace-torch's KFAC refuses networks with BatchNorm weights, so for KFAC these are
 frozen on both sides. laplace-torch cannot count an image more than once, so neither does ours here. Theirs searches a grid of
 precisions (5 points for KFAC, 21 for the last layer), ours the whole curve. NLL and ECE are on the images that follow.
 """
@@ -21,6 +21,7 @@ CELLS: dict[str, dict[str, Any]] = {
     "last layer, n = 20, small": {"n": 20, "test": 20, "structure": "last layer"},
     "last layer, n = 1,000": {"n": 1000, "test": 300, "structure": "last layer"},
     "KFAC, n = 1,000": {"n": 1000, "test": 60, "structure": "kfac", "held_out": 60},
+    "KFAC, n = 1,000, not tuned": {"n": 1000, "test": 60, "structure": "kfac", "held_out": 0},
     "KFAC, ours alone": {"n": 200, "test": 20, "structure": "kfac", "held_out": 0, "who": "ours"},
     "KFAC, laplace-torch alone": {"n": 200, "test": 20, "structure": "kfac", "held_out": 0, "who": "theirs"},
 }
@@ -54,8 +55,8 @@ def measure(n: int, test: int, structure: str, held_out: int = HELD_OUT, who: st
     if who == "theirs":
         la, _ = theirs(model, train, held, structure)
         return {"nll": metrics.nll(in_batches(la, new[0]).double(), new[1])}
-    our_untuned, _ = harness.timed(lambda: ours(None)) if who == "both" else (0.0, None)
-    our_seconds, posterior = harness.timed(lambda: ours(held))
+    our_untuned, posterior = harness.timed(lambda: ours(None))
+    our_seconds, posterior = harness.timed(lambda: ours(held)) if held else (our_untuned, posterior)
     our_predict, prediction = harness.timed(lambda: posterior.predict(new[0]).probs)
     if who == "ours":
         return {"nll": metrics.nll(prediction.double(), new[1])}

@@ -13,7 +13,7 @@ import studies
 
 METHODS = [
     "map", "linearised", "linearised-g", "linearised-validation", "linearised-ensemble", "last-layer", "diagonal", "kfac",
-    "sampled", "dropout", "ensemble", "swag", "tempered-vi", "vogn",
+    "sampled", "dropout", "ensemble", "swag", "tempered-vi",
 ]  # fmt: skip
 SEEDS = dict.fromkeys(("boston", "concrete", "energy", "wine", "yacht"), 5) | dict.fromkeys(
     ("kin8nm", "naval", "power", "protein"), 2

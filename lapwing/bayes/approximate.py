@@ -292,10 +292,9 @@ def at_weights(model: LinearModel, prior: DiagonalPrior) -> AtWeights:
     """The network's own weights and how they fit; for class labels by twice their negative log probability."""
     if model.centre is None:
         raise ValueError("evidence_at='weights' is for a linearised network: this model has no weights of its own yet")
-    weights, like = model.centre.weights, model.features.like
-    outputs = (model.features @ weights.to(like)).double()
-    energies = grouped((weights.double() / prior.scale).square(), prior.group_of, len(prior.precision))
-    return AtWeights(weights.double(), _misfit(model, outputs).reshape(1), energies)
+    weights = model.centre.weights.double()
+    energies = grouped((weights / prior.scale).square(), prior.group_of, len(prior.precision))
+    return AtWeights(weights, _misfit(model, model.at_centre()).reshape(1), energies)
 
 
 def _misfit(model: LinearModel, outputs: Tensor) -> Tensor:

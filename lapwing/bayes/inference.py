@@ -221,7 +221,7 @@ def _ones(model: LinearModel) -> DiagonalPrior:
 def _curvature_point(model: LinearModel, choice: Prior) -> Tensor:  # (n · c,)
     """Where B is taken: at the outputs of the network, or at the mode of a model that is linear itself."""
     if model.centre is not None:
-        outputs = (model.features @ model.centre.weights.to(model.features.like)).double()
+        outputs = model.at_centre()
         return outputs if model.offset is None else outputs + model.offset.double()
     prior = choice.on(model.features, model.row_counts, model.blocks)
     return tangent(model, prior).mode(prior.precision).mode.outputs.reshape(-1)

@@ -101,7 +101,7 @@ def _at_network(posterior: Posterior, tangent: Tangent) -> tuple[Tensor, Tensor,
     model = tangent.model
     if model.centre is None:
         raise ValueError(NO_NETWORK)
-    flat = (model.features @ model.centre.weights.to(model.features.like)).double()
+    flat = model.at_centre()
     flat = flat if model.offset is None else flat + model.offset.double()
     outputs = tangent.likelihood.shaped(flat, model.targets)
     seen = posterior.seen_at(model.features, outputs, None)

@@ -111,6 +111,14 @@ class LinearModel:
         """How often each target counts."""
         return self.weights.reshape(-1).repeat_interleave(self.features.shape[0] // self.weights.numel())
 
+    def at_centre(self) -> Tensor:  # (n * m,)
+        """Φ w̄ at the weights of the centre, which the features of a network keep once it is known."""
+        if self.centre is None:
+            raise ValueError("this model was not linearised from anything: it has no weights of its own")
+        kept = getattr(self.features, "at_weights", None)
+        product = self.features @ self.centre.weights.to(self.features.like) if kept is None else kept
+        return product.double()
+
 
 def check_finite(what: str, operator: LinearOperator) -> None:
     """Raise where a stored matrix holds NaN, infinity, or numbers whose squares leave the range of float64."""

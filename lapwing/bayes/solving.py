@@ -30,7 +30,7 @@ from lapwing.bayes.laplace import AtMode, Known, Tangent
 from lapwing.bayes.likelihoods import Gaussian
 from lapwing.bayes.linear_model import Centre, LinearModel
 from lapwing.bayes.links import Link
-from lapwing.bayes.methods import CG, SGD, Exact, Krylov, Method, Structural
+from lapwing.bayes.methods import CG, SGD, Exact, Krylov, LowRank, Method, Structural
 from lapwing.bayes.noise import PRIOR, Noise
 from lapwing.bayes.posterior import LINK
 from lapwing.bayes.priors import DiagonalPrior, Prior
@@ -119,7 +119,8 @@ def in_double(features: LinearOperator) -> LinearOperator:
 
 def solve(task: Task, method: Method, why: str, *, asked: bool) -> Solved:
     """What the method finds; conjugate gradients where a basis does not fit and nobody asked for it."""
-    if not isinstance(method, Exact):  # products are all that is known, so the two must belong together
+    by_layer = task.shape is not None and not isinstance(method, LowRank) and task.evidence_at == "weights"
+    if not (isinstance(method, Exact) or by_layer):  # products are all that is known, so the two must belong together
         check_adjoint(task.model.features, generator=torch.Generator().manual_seed(0))
     match method:
         case Exact():

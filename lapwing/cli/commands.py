@@ -94,6 +94,15 @@ def fit(
     seed: Annotated[int, typer.Option(help="Of draws and of --hold-out.")] = 0,
     device: Device = "cpu",
     memory: Annotated[str | None, typer.Option(help="What the fit may take, as 8GB; what is free if not said.")] = None,
+    method: Annotated[
+        str | None, typer.Option(help="exact, krylov, cg, kfac, ekfac or diagonal; by size if not said.")
+    ] = None,
+    prior: Annotated[
+        str | None, typer.Option(help="g, isotropic, or a precision for each layer or normalised group; g if not said.")
+    ] = None,
+    select: Annotated[
+        str | None, typer.Option(help="last-layer, or how names of weights begin, with commas; all if not said.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/NAME if not said.")] = None,
     name: Annotated[str | None, typer.Option(help="What to call the run.")] = None,
     table: Annotated[str, typer.Option(help="Predictions as csv or parquet.")] = "csv",
@@ -112,7 +121,7 @@ def fit(
         request = Request(
             model, data, weights, target, columns, validation, test, ood, hold_out, likelihood, noise_std, draws, total,
             seed, Job.here().device(device), name or Path(data.rpartition(":")[2]).stem,
-            shlex.join(["lapwing", *sys.argv[1:]]), memory,
+            shlex.join(["lapwing", *sys.argv[1:]]), memory, method, prior, select,
         )  # fmt: skip
         folder = out or Path("runs") / (request.name or "run")
         _fit(request, folder, table, json, quiet)

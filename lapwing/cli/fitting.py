@@ -43,6 +43,9 @@ class Request:
     name: str | None = None
     command: str = ""
     memory: str | None = None
+    method: str | None = None
+    prior: str | None = None
+    select: str | None = None
 
 
 @final
@@ -90,6 +93,7 @@ def fit(request: Request, clock: Clock) -> Fitted:
         found = guess(train, outputs_of(model, train), request.likelihood)
         training = tensors(model, train, found)
         held_out = tensors(model, sets["validation"], found) if "validation" in sets else None
+        method, prior, select = _choices(request, model, training[0][:2])
     likelihood: Any
     match found.likelihood:
         case "categorical":
@@ -100,11 +104,51 @@ def fit(request: Request, clock: Clock) -> Fitted:
             likelihood = lw.Gaussian(request.noise_std)
     with clock.phase("fitting"):
         posterior = lw.fit(
-            model, training, likelihood, validation=held_out, draws=request.draws, seed=request.seed,
-            total=request.total, memory=request.memory,
+            model, training, likelihood, prior=prior, method=method, select=select, validation=held_out,
+            draws=request.draws, seed=request.seed, total=request.total, memory=request.memory,
             progress=lambda phase: clock.tell(f"fitting: {phase}" if phase else "fitting", None),
         )  # fmt: skip
     return Fitted(posterior, model, found, train, sets)
+
+
+def _choices(request: Request, model: nn.Module, inputs: Any) -> tuple[Any, Any, Any]:
+    """Method, prior and weights by their names, None where lapwing is to choose."""
+    import lapwing as lw
+
+    methods = {
+        "exact": lw.Exact, "krylov": lw.Krylov, "cg": lw.CG, "diagonal": lw.Diagonal, "kfac": lw.KFAC, "ekfac": lw.EKFAC
+    }  # fmt: skip
+    priors = {
+        "g": lw.GPrior, "isotropic": lw.Isotropic, "layer": lambda: lw.PerGroup("layer"),
+        "normalised": lambda: lw.PerGroup("normalised"),
+    }  # fmt: skip
+    named = (("--method", request.method, methods), ("--prior", request.prior, priors))
+    found = [None if given is None else _one_of(option, given, known)() for option, given, known in named]
+    return found[0], found[1], _selected(request.select, model, inputs)
+
+
+def _one_of(option: str, given: str, known: dict[str, Any]) -> Any:
+    if given not in known:
+        raise ValueError(f"{option} is {given!r}, expected one of {', '.join(known)}")
+    return known[given]
+
+
+def _selected(given: str | None, model: nn.Module, inputs: Any) -> Any:
+    """The weights of a last layer, or those whose names begin with one of these."""
+    import lapwing as lw
+
+    if given is None:
+        return None
+    if given == "last-layer":
+        return lw.last_layer(model, inputs)
+    starts, names = tuple(part.strip() for part in given.split(",")), [name for name, _ in model.named_parameters()]
+    for start in starts:
+        if not start or not any(name.startswith(start) for name in names):
+            raise ValueError(
+                f"--select has {start!r}, with which no weights begin: give last-layer, or the beginnings of names, of "
+                f"{', '.join(names[:12])}{', …' if len(names) > 12 else ''}"
+            )
+    return lambda name: name.startswith(starts)
 
 
 def _read(request: Request) -> tuple[reading.Loaded, dict[str, reading.Loaded]]:

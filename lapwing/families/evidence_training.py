@@ -209,7 +209,7 @@ class _Task:
             return found.statistics.problem(found.prior)
         fits, labels = at_weights(linear, at), not isinstance(linear.likelihood, Gaussian)
         assert linear.offset is not None
-        outputs = (linear.features @ fits.weights.to(linear.features.like)).double() + linear.offset
+        outputs = linear.at_centre() + linear.offset
         model = surrogate(linear, outputs) if labels else linear  # how often data count is in its features
         known = infer(model, prior=given, method=self.method, draws=32, seed=self.seed, progress=False)
         assert isinstance(known.statistics, tuple)

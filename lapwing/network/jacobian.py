@@ -225,6 +225,11 @@ class Jacobian(LinearOperator):
     def rows_are_costly(self) -> bool:
         return self.outputs > WIDE
 
+    @cached_property
+    def at_weights(self) -> Tensor:  # (n · c,)
+        """J w̄ for the network's own weights, kept: a fit asks for it several times."""
+        return self @ self.network.weights
+
     def matmat(self, x: Tensor) -> Tensor:
         columns = x.to(self.like)  # a solver may keep more digits than the network has
         return torch.cat([piece.times(columns) for piece in self._pieces(x.shape[1] / 2)]).to(x)

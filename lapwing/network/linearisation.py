@@ -45,7 +45,7 @@ def linearise(
     outputs, observed = _observed(network, batches, likelihood)
     targets, weights, n = observed.targets, observed.weights, len(outputs)
     features = _kept(prepared(Jacobian(network, observed.inputs, outputs[0].numel())), checkpoint)
-    offset = network.view.rows(outputs).reshape(-1) - features @ network.weights
+    offset = network.view.rows(outputs).reshape(-1) - features.at_weights
     if isinstance(likelihood, Gaussian):
         targets = (targets.reshape(-1) - offset.to(targets)).reshape(targets.shape)
     if total is not None:

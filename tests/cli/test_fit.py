@@ -105,6 +105,39 @@ def test_the_same_seed_gives_the_same_run(lapwing, tmp_path):
     assert one.data.fingerprint == two.data.fingerprint
 
 
+def test_method_prior_and_weights_can_be_chosen(lapwing, tmp_path, stranger):
+    words = ("fit", "model.py:regression", "train.csv", "--weights", "regression.pt", "--validation", "validation.csv")
+    chosen = ("--method", "kfac", "--prior", "isotropic", "--select", "last-layer")
+    result = lapwing(*words, "--test", "test.csv", *chosen, "--out", tmp_path / "chosen")
+    assert result.exit_code == 0
+    table = list(csv.DictReader((tmp_path / "chosen" / "predictions.csv").read_text().splitlines()))
+    train, held_out, test = (data.read(str(stranger / f"{name}.csv")) for name in ("train", "validation", "test"))
+    model = network(str(stranger / "model.py:regression"), str(stranger / "regression.pt"), "cpu")
+    pair = lambda part: (torch.from_numpy(part.inputs), torch.from_numpy(part.targets).float()[:, None])  # noqa: E731
+    posterior = lw.fit(
+        model, pair(train), lw.Gaussian(), validation=pair(held_out), method=lw.KFAC(), prior=lw.Isotropic(),
+        select=lambda name: name.startswith("2."),
+    )  # fmt: skip
+    expected = posterior.predict(torch.from_numpy(test.inputs))
+    assert np.allclose([float(row["std"]) for row in table], expected.std[:, 0], rtol=1e-5)
+    again = lapwing(*words, "--select", "2.", "--out", tmp_path / "by name")
+    assert again.exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--method", "magic"), "--method is 'magic', expected one of exact, krylov"),
+        (("--prior", "flat"), "--prior is 'flat', expected one of g, isotropic"),
+        (("--select", "head"), "--select has 'head', with which no weights begin: give last-layer, or"),
+    ],
+)
+def test_choices_that_there_are_not(lapwing, tmp_path, words, message):
+    result = lapwing("fit", "model.py:regression", "train.csv", "--weights", "regression.pt", "--out", tmp_path, *words)
+    assert result.exit_code != 0
+    assert message in " ".join(result.output.split())
+
+
 def loaded(values, **options):
     return data.Loaded("x.csv", np.zeros((len(values), 2), np.float32), np.asarray(values), **options)
 

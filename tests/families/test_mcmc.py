@@ -90,6 +90,24 @@ class TestSamplers:
         expected = step / (1e-5 + slope)
         assert ((variance / expected - 1).abs() < 5 * (2 / steps[..., 0].numel()) ** 0.5).all()
 
+    def test_the_noise_of_batches_is_told(self):
+        """Gradients with a noise that is known: its share of a step's variance is ε s² / 4, averaged over weights."""
+        generator, spread = torch.Generator().manual_seed(5), torch.tensor([0.3, 1.0, 2.0, 5.0]).double()
+
+        def noisy(at):
+            value, gradient = gaussian(at)
+            return value, gradient + spread * torch.randn(at.shape, generator=generator, dtype=torch.float64)
+
+        start = normals(600, 4, seed=1)
+        found = mcmc.SGLD(0.02).run(noisy, start, warmup=2, draws=1, generator=torch.Generator().manual_seed(2))
+        terms = 0.02 * spread.square() / 4
+        error = float(
+            (2 / 15 * terms.square().sum() / 600).sqrt() / 4
+        )  # of a mean of 4 variances, 600 chains, 16 draws
+        assert abs(found.diagnostics["batch_noise"] - float(terms.mean())) <= 5 * error
+        exact = mcmc.SGLD(0.02).run(gaussian, start, warmup=2, draws=1, generator=torch.Generator().manual_seed(2))
+        assert exact.diagnostics["batch_noise"] == 0
+
     def test_a_step_that_is_too_large_is_said(self):
         with pytest.raises(ValueError, match="SGLD diverged at step"):
             mcmc.SGLD(50.0, batch_size=None).run(

@@ -17,6 +17,7 @@ from torch import Generator, Tensor
 from lapwing.families.mcmc.adaptation import DualAveraging, regularised_variance, windows
 
 Target = Callable[[Tensor], tuple[Tensor, Tensor]]  # (chains, d) -> (chains,), (chains, d)
+PROBES = 16  # gradients that tell how noisy they are
 DIVERGENT = 1000.0  # a loss of log density that no step of a useful size makes
 
 
@@ -101,9 +102,10 @@ class Langevin:
 class SGLD:
     """Stochastic gradient Langevin dynamics (Welling & Teh 2011): θ + ½ ε G ∇ log p + N(0, ε G), never refused.
 
-    Its draws are biased by the step ε and by the noise of mini-batch gradients. With `preconditioned` (Li et al. 2016)
-    G = 1 / (10⁻⁵ + √v), v the running mean square of the gradients of the log density, which is frozen after warm-up:
-    then G is constant, and no derivative of it is missing from the drift.
+    Its draws are biased by the step ε and by the noise of mini-batch gradients: `batch_noise` among the diagnostics is
+    the variance that these add to a step over the one that is meant, as if the chain were hotter by that share. With
+    `preconditioned` (Li et al. 2016) G = 1 / (10⁻⁵ + √v), v the running mean square of the gradients of the log
+    density, which is frozen after warm-up: then G is constant, and no derivative of it is missing from the drift.
     """
 
     step_size: float
@@ -140,7 +142,12 @@ class SGLD:
             if told is not None:
                 told(number + 1, total)
         about = {"step_size": self.step_size, "acceptance": None, "divergences": 0, "gradients": total}
-        return Chain(torch.stack(kept, dim=1), about)
+        return Chain(torch.stack(kept, dim=1), {**about, "batch_noise": self._batch_noise(target, at, metric)})
+
+    def _batch_noise(self, target: Target, at: Tensor, metric: Tensor) -> float:
+        """Variance of ½ ε G ∇ over fresh batches in units of ε G, a mean over weights and chains; 0 with all data."""
+        gradients = torch.stack([target(at)[1] for _ in range(PROBES)])
+        return float((self.step_size / 4 * metric * gradients.var(0)).mean())
 
     def _metric(self, square: Tensor, updates: int) -> Tensor:
         if not self.preconditioned:
