@@ -82,6 +82,7 @@ def test_g3_averaging_over_more_rotations_is_more_invariant():
 def test_g6_prototypes_of_one_orbit_are_alike(models, data):
     images, labels = data
     assert orbit_ratio(models[0], rotated(images, 45, seed=1)[0], labels) < 0.3
+    assert orbit_ratio(models[0], images, labels, 0) < 1e-12  # copies that are not turned
 
 
 def test_g6_inferred_angles_follow_applied_ones(models, data):
