@@ -106,7 +106,7 @@ def one(kind: str, seed: int, steps: int) -> dict:
 
 
 PLAN = {
-    "bars, 1 image": {"kind": "bars", "images": 1, "steps": 150},
+    "bars, 1 image": {"kind": "bars", "images": 1, "steps": 15},
     "bars": {"kind": "bars", "images": 10, "steps": 600},
     "discs": {"kind": "discs", "images": 10, "steps": 600},
 }

@@ -71,7 +71,7 @@ def measure(data: str, angles: int, noise_percent: int, number: int, steps: int)
 
 def cells() -> dict[str, dict]:
     """The smallest on a bundled digit, then MNIST: all noises and angles of a digit before the next."""
-    found = {"bundled, 10 angles, 5 %": {"data": "digits", "angles": 10, "noise_percent": 5, "number": 0, "steps": 100}}
+    found = {"bundled, 5 angles, 5 %": {"data": "digits", "angles": 5, "noise_percent": 5, "number": 0, "steps": 10}}
     for number in range(IMAGES):
         for noise in NOISES:
             for angles in ANGLES:

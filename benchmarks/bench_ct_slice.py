@@ -117,7 +117,7 @@ def _ranks(values):
     return values.argsort().argsort().double()
 
 
-SMALL = {"channels": 4, "steps": 100, "hyper_steps": 2, "probes": 2, "rank": 10, "draws": 8}
+SMALL = {"channels": 4, "steps": 10, "hyper_steps": 1, "probes": 2, "rank": 6, "draws": 4}
 FULL = {"channels": 16, "steps": 1000, "hyper_steps": 15, "probes": 4, "rank": 60, "draws": 32}
 PLAN = {
     "shepp-logan, 16²": {"data": "shepp-logan", "size": 16, "angles": 8, **SMALL},
