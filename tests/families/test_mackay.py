@@ -88,6 +88,7 @@ def test_a_linear_model_gives_the_maximum_of_its_exact_evidence():
         torch.testing.assert_close(found.posterior.covariance, truth.covariance, rtol=1e-4, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_equal_effective_dimensions_say_that_the_smaller_network_was_enough():
     data = wave(60)
     models = {f"{hidden} units": network(hidden) for hidden in (1, 3, 8)}

@@ -248,6 +248,7 @@ def test_only_the_weighted_fraction_never_loses():
     assert exact.moment(best_fraction(w, h)) <= min(exact.moment(0.0), exact.moment(1.0))
 
 
+@pytest.mark.slow
 def test_low_variance_beats_a_batch_four_times_as_large():
     """A-4: energy-norm errors of 0.08 and 0.12 with batches drawn independently; the mixture is better still."""
     features = normal(2000, 200, seed=50)

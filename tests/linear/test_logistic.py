@@ -648,6 +648,7 @@ def test_breast_cancer():
     assert difference.mean() <= 3 * difference.std() / len(difference) ** 0.5
 
 
+@pytest.mark.slow
 def test_digits():
     """650 weights in a few seconds. At the mode the held-out NLL is scikit-learn's; averaged it is 0.34 against 0.11.
 

@@ -20,6 +20,7 @@ def digits_network():
     return model.double().eval(), x.double(), y
 
 
+@pytest.mark.slow
 def test_sampled_evidence_finds_the_precision_of_the_exact_one(digits_network):
     """Sampled EM on digits with a normalised CNN: 8 draws against exact eigenvalues, the same g-prior, within 5 %."""
     model, x, y = digits_network

@@ -68,6 +68,7 @@ def gap_problem(seed: int) -> tuple[nn.Module, Tensor, Tensor]:
     return model.eval(), x, y
 
 
+@pytest.mark.slow
 def test_selected_weights_hold_more_of_the_variance_in_a_gap_than_random_ones():
     """S-4, ReLU, 5 % of 481 weights, ten networks: SWAG's and the predictive choice against chance and a diagonal.
 

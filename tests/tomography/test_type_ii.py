@@ -218,6 +218,7 @@ def test_the_matrix_free_search_comes_near_the_exact_one(parts):
     assert given.noise_std == pytest.approx(0.3)
 
 
+@pytest.mark.slow
 def test_p7_a_phantom_has_error_bars_that_hold():
     truth = read_image("shepp-logan", 16)
     scan = simulate(truth, projector(ParallelBeam.spread(8, 16), 16), noise=0.05)
