@@ -251,7 +251,7 @@ def _sampled(
 ) -> Seen:
     """From draws; the prior variance from the rows where they are fewer than the draws, or from prior draws."""
     draws = (features @ deviations.to(features.like)).double().mT.reshape(-1, *shape)
-    if prod(shape[1:]) <= len(draws) and not _is_wide(features, shape):
+    if prod(shape[1:]) <= len(draws) and not (features.rows_are_costly or _is_wide(features, shape)):
         prior = torch.cat([(rows * std).square().sum(2) for rows in _data(features, shape, None)]).reshape(shape)
     else:
         prior = (features @ (std[:, None] * prior_noise).to(features.like)).double().square().mean(1).reshape(shape)
