@@ -170,7 +170,8 @@ class Loss:
         if int(failed):
             raise FloatingPointError(
                 f"round-off has made the posterior precision of {len(matrix):,} weights indefinite: the prior is too "
-                "wide for features that depend on each other; use a larger prior precision, or leave some of them out"
+                "wide for features that depend on each other; use a larger prior precision, leave some of them out, or "
+                "tune it on held-out data with validation="
             )
         return factor
 

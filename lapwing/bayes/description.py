@@ -22,15 +22,19 @@ def described(posterior: Posterior) -> str:
     """What `repr` shows: method, precisions, noise, effective dimension, evidence and draws."""
     told, prior = posterior.diagnostics, posterior.prior
     lines = [
-        f"Posterior over {len(posterior.mean):,} weights, given {told['observations']:,} observations",
+        f"Posterior over {len(posterior.mean):,} weights, given {told['observations']:,} observed outputs",
         f"  method              {told['method']} ({told['why']})",
         f"  prior precision     {_listed(prior.precision)}{_pruned(prior)}, by {told['tuned_by']}{_edge(told)}",
         f"  {_noise(posterior)}",
         f"  effective dimension {posterior.effective_dimension}",
-        f"  log evidence        {posterior.log_evidence}",
+        f"  log evidence        {posterior.log_evidence}{_at_weights(told)}",
         f"  draws               {posterior.deviations.shape[1]}, seed {posterior.seed}",
     ]
     return "\n".join(lines)
+
+
+def _at_weights(told: dict[str, Any]) -> str:
+    return ", at the network's own weights" if told.get("evidence_at") == "weights" else ""
 
 
 def _edge(told: dict[str, Any]) -> str:

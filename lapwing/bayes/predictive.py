@@ -57,6 +57,16 @@ class Prediction:
     seed: int = 0
     labels: Labels | None = None
 
+    def __repr__(self) -> str:
+        """Shapes and where to look, not thousands of numbers."""
+        shape = tuple(self.mean.shape)
+        if self.labels is None:
+            return f"Prediction of outputs {shape}: see mean, std, interval(0.9), epistemic_variance, novelty"
+        kind = type(self.labels.likelihood).__name__
+        return (
+            f"Prediction of outputs {shape}, {kind}: see expectation or probs, epistemic_variance, novelty, log_prob()"
+        )
+
     @property
     def probs(self) -> Tensor:
         """The predictive probability of each class, or for Bernoulli of each target being one."""

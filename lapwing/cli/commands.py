@@ -179,7 +179,8 @@ def _record_failure(request: Any, folder: Path, error: str) -> None:
         request.name, "regression", status="failed", error=error, command=request.command, seed=request.seed,
         device=request.device, data=records.Data(request.data), network=records.Network(request.model),
     )  # fmt: skip
-    records.save(lost, folder)
+    if not (folder / "run.json").exists():  # a posterior that is there already keeps its record
+        records.save(lost, folder)
 
 
 def _words(record: Record) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import difflib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -178,19 +179,24 @@ def _table(source: str, header: list[str], columns: Sequence[Sequence[Any]], wan
     by_name = dict(zip(header, columns, strict=True))
     target = wanted.target or (header[-1] if wanted.inputs is None or wanted.needs_target else None)
     if wanted.target and wanted.needs_target and target not in by_name:
-        raise ValueError(f"{source}: there is no column {target!r}; its columns are {_listed(header)}")
+        near = difflib.get_close_matches(str(target), header, 1)
+        meant = f"; is it {near[0]!r}?" if near else ""
+        raise ValueError(f"{source}: there is no column {target!r}; its columns are {listed(header)}{meant}")
     names = list(wanted.inputs) if wanted.inputs is not None else [name for name in header if name != target]
     missing = [name for name in names if name not in by_name]
     if missing:
-        raise ValueError(f"{source}: columns {_listed(missing)} are missing; there are {_listed(header)}")
+        raise ValueError(f"{source}: columns {listed(missing)} are missing; there are {listed(header)}")
     if not names:
-        raise ValueError(f"{source}: there is no column but the target")
+        apart = next((mark for mark in ";\t|" if mark in header[0]), None)
+        hint = "" if apart is None else f": columns seem to be separated by {apart!r}, expected commas"
+        raise ValueError(f"{source}: there is no column but the target{hint}")
     inputs = np.stack([_column(source, name, by_name[name]) for name in names], axis=1)
-    found = _classes_or_numbers(by_name[target]) if target is not None and target in by_name else None
+    found = _classes_or_numbers(source, target, by_name[target]) if target is not None and target in by_name else None
     return Loaded(source, inputs.astype(np.float32), found, tuple(names), target or "")
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """The first eight names, and how many more there are."""
     return ", ".join(repr(name) for name in names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
 
 
@@ -199,10 +205,15 @@ def _column(source: str, name: str, values: Sequence[Any]) -> np.ndarray:
         return np.array([float(value) for value in values])
     except (ValueError, TypeError):
         row = next(i for i, value in enumerate(values) if not _is_number(value))
-        what = "is empty" if str(values[row]).strip() == "" else f"holds {str(values[row])[:30]!r}, not a number"
-        raise ValueError(
-            f"{source}: column {name!r} {what} in row {row}: encode it, or leave it out with --inputs"
-        ) from None
+        if _is_empty(values[row]):
+            what = f"is empty in row {row}, counted from 0: fill it in, remove the row, or leave the column out"
+        else:
+            what = f"holds {str(values[row])[:30]!r} in row {row}, not a number: encode it as numbers, or leave it out"
+        raise ValueError(f"{source}: column {name!r} {what} with --inputs") from None
+
+
+def _is_empty(value: Any) -> bool:
+    return value is None or str(value).strip() == ""
 
 
 def _is_number(value: Any) -> bool:
@@ -213,8 +224,11 @@ def _is_number(value: Any) -> bool:
     return True
 
 
-def _classes_or_numbers(values: Sequence[Any]) -> np.ndarray:
+def _classes_or_numbers(source: str, name: str, values: Sequence[Any]) -> np.ndarray:
     """Whole numbers, numbers, or else text."""
+    empty = next((row for row, value in enumerate(values) if _is_empty(value)), None)
+    if empty is not None:
+        raise ValueError(f"{source}: the target {name!r} is empty in row {empty}, counted from 0: remove such rows")
     if not all(_is_number(value) for value in values):
         return np.array([str(value) for value in values])
     numbers = np.array([float(value) for value in values])

@@ -196,7 +196,8 @@ def outputs_of(model: nn.Module, loaded: reading.Loaded) -> int:
     except Exception as error:
         shape = " × ".join(map(str, loaded.inputs.shape[1:])) or "one number"
         first = str(error).splitlines()[0][:160] if str(error) else type(error).__name__
-        raise ValueError(f"the network cannot take inputs of {shape} from {loaded.source}: {first}") from error
+        named = f" (columns {reading.listed(loaded.columns)})" if loaded.columns else ""
+        raise ValueError(f"the network cannot take inputs of {shape}{named} from {loaded.source}: {first}") from error
     if not isinstance(found, torch.Tensor) or len(found) != len(loaded.inputs[:2]):
         raise ValueError("the network must return one tensor with one row for each input")
     return found[0].numel()

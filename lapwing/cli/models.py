@@ -17,7 +17,10 @@ def attribute(source: str) -> Any:
     """What `package.module:name` or `file.py:name` stands for; this runs the module's code."""
     place, separator, name = source.rpartition(":")
     if not separator or not place or not name.isidentifier():
-        raise ValueError(f"{source!r}: expected package.module:name or file.py:name")
+        raise ValueError(
+            f"{source!r}: expected package.module:name or file.py:name, such as model.py:make; for a table without a "
+            "network there are lapwing.linear.BayesianRidge and BayesianLogisticRegression in Python"
+        )
     module = _file(Path(place)) if place.endswith(".py") else _module(place)
     if not hasattr(module, name):
         known = [word for word in vars(module) if not word.startswith("_")]

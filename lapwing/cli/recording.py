@@ -62,10 +62,14 @@ def _choices(fitted: Fitted, request: Request) -> tuple[records.Choice, ...]:
     why = f"best on {held_out:,} held-out points" if held_out else "no validation data were given"
     choices = [
         records.Choice("likelihood", found.likelihood, found.why),
-        records.Choice("prior", "g-prior, one precision", "the default: it does not depend on the scale of a layer"),
+        _prior(request),
         records.Choice("precision", f"by {how}", why),
         records.Choice("method", str(d.get("method", "")), str(d.get("why", ""))),
     ]
+    if request.weights is None:
+        choices.append(records.Choice("weights", f"as {request.model} made them", "no --weights were given"))
+    if request.select is not None:
+        choices.append(records.Choice("part of the weights", request.select, "as asked"))
     if d.get("ranks", 1) > 1:
         choices.append(records.Choice("processes", str(d["ranks"]), "each with a share of the data, by torchrun"))
     if fitted.train.columns:
@@ -76,6 +80,17 @@ def _choices(fitted: Fitted, request: Request) -> tuple[records.Choice, ...]:
     elif request.noise_std is None:
         choices.append(records.Choice("noise", "tuned with the precision", "none was given"))
     return tuple(choices)
+
+
+def _prior(request: Request) -> records.Choice:
+    if request.prior is None:
+        why = "the default: it does not depend on the scale of a layer"
+        return records.Choice("prior", "g-prior, one precision", why)
+    names = {
+        "g": "g-prior, one precision", "isotropic": "isotropic, one precision", "layer": "a precision for each layer",
+        "normalised": "a precision for each normalised group",
+    }  # fmt: skip
+    return records.Choice("prior", names[request.prior], "as asked")
 
 
 def save(fitted: Fitted, record: records.Record, request: Request, folder: Path) -> None:

@@ -39,10 +39,19 @@ def guess(data: Loaded, outputs: int, asked: str | None = None) -> Guess:
         found = _numbered(data.source, targets, outputs, asked)
         if found is not None:
             return found
+    if asked != "gaussian" and targets.ndim == 2 and targets.shape[1] == outputs > 1 and _one_hot(targets):
+        raise ValueError(
+            f"{data.source}: targets are one-hot: give class numbers, y.argmax(1); for a regression on them say "
+            "--likelihood gaussian"
+        )
     size = 1 if targets.ndim == 1 else int(np.prod(targets.shape[1:]))
     if size != outputs:
         raise ValueError(f"{data.source}: {size} number(s) per target, but the network has {outputs} outputs")
     return Guess("regression", "gaussian", "as asked" if asked else f"targets are numbers, {size} for each input")
+
+
+def _one_hot(targets: np.ndarray) -> bool:
+    return bool(((targets == 0) | (targets == 1)).all() and (targets.sum(1) == 1).all())
 
 
 def _numbered(source: str, targets: np.ndarray, outputs: int, asked: str | None) -> Guess | None:
@@ -70,12 +79,25 @@ def _named(data: Loaded, targets: np.ndarray, outputs: int, asked: str | None) -
         why = f"targets are words, {names[0][:30]!r} and {names[1][:30]!r}, and the network has one output"
         return Guess("classification", "bernoulli", f"{why}, taken for the second", names)
     if len(names) != outputs:
+        words = [name for name in names if not _is_number(name)]
+        if 2 * len(words) < len(names):
+            raise ValueError(
+                f"{data.source}: most targets are numbers, but {words[0][:30]!r} is not: remove or mend such rows"
+            )
         raise ValueError(
             f"{data.source}: {len(names)} different names of classes, but the network has {outputs} outputs; give "
             "class numbers as targets where some classes are absent"
         )
     why = f"targets are words, {len(names)} different ones, taken in alphabetical order"
     return Guess("classification", "categorical", why, names)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def numbers(data: Loaded, guessed: Guess) -> np.ndarray | None:

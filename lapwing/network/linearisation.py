@@ -40,6 +40,12 @@ def linearise(
     tensor is meant where the network returns several: a key, a place or a function. `checkpoint` keeps how products
     are worked out, which a probe decides: in the same way after a crash.
     """
+    if isinstance(likelihood, str | type):
+        given = likelihood if isinstance(likelihood, str) else likelihood.__name__
+        raise ValueError(
+            f"likelihood is {given!r}, expected a value: Categorical() for classes, Gaussian() for numbers, "
+            "Bernoulli() for yes and no, Poisson() for counts"
+        )
     dim = likelihood.dim if isinstance(likelihood, Categorical) else -1
     network, batches = Network.of(model, select, View(output, dim)), as_batches(data)
     outputs, observed = _observed(network, batches, likelihood)

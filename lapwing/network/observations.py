@@ -26,6 +26,8 @@ def observe(inputs: Any, outputs: Tensor, targets: Tensor, weights: Tensor | Non
         expected = f"{type(likelihood).__name__} expects targets of shape {tuple(shape)}"
     else:
         fits, expected = own[0] == own[1], "expected one number per output"
+        if targets.ndim == 1 and not targets.is_floating_point():
+            expected += "; for class numbers take Categorical()"
     if len(targets) != len(outputs) or not fits:
         raise ValueError(
             f"targets of shape {tuple(targets.shape)} do not fit outputs of shape {tuple(outputs.shape)}: {expected}"
@@ -52,6 +54,11 @@ def _classes(inputs: Any, outputs: Tensor, targets: Tensor, weights: Tensor | No
     dim = class_axis(outputs, of)
     places = outputs.select(dim, 0).shape
     if targets.shape not in (places, (*places, 1)):
+        if targets.shape == outputs.shape:
+            raise ValueError(
+                f"targets of shape {tuple(targets.shape)} have the shape of the outputs: Categorical() takes class "
+                f"numbers, here of shape {tuple(places)}; from one-hot labels they are targets.argmax({of.dim})"
+            )
         raise ValueError(
             f"targets of shape {tuple(targets.shape)} do not fit outputs of shape {tuple(outputs.shape)}: "
             f"Categorical(dim={of.dim}) expects outputs (n, classes) and class numbers (n,), here {tuple(places)}"

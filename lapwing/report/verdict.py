@@ -45,7 +45,18 @@ def verdict(record: Record) -> Verdict:
         text = "Nothing was checked: no test data with targets were given"
         return Verdict("none", text, ("Run `lapwing evaluate RUN DATA` on data that were not used for the fit.",))
     found = _classification(record, known[0]) if record.task == "classification" else _regression(record, known[0])
-    return Verdict(found.level, found.headline, (*found.reasons, *_of_fit(record)))
+    return Verdict(found.level, found.headline, (*found.reasons, *_seen_before(known[0]), *_of_fit(record)))
+
+
+def _kind(evaluation: Evaluation) -> str:
+    return "validation" if evaluation.name.startswith("validation data") else "test"
+
+
+def _seen_before(evaluation: Evaluation) -> list[str]:
+    """That data which tuned the precision flatter it."""
+    if _kind(evaluation) == "test":
+        return []
+    return ["These data tuned the precision too, which flatters it: pass --test for a check on others."]
 
 
 def _points(share: float) -> str:
@@ -70,7 +81,7 @@ def _classification(record: Record, evaluation: Evaluation) -> Verdict:
     off, found = gap(ours.probs, targets), ours.metrics or scores.of_method(ours, targets)
     limit = scores.chance(ours.probs.max(1).astype(float))
     says = f"It says {_share(found['confidence'].value)} on average and is right {_share(found['accuracy'].value)}"
-    says += f" of the time, on {len(targets):,} test points."
+    says += f" of the time, on {len(targets):,} {_kind(evaluation)} points."
     level: Level
     if abs(off.value) > 2 * off.standard_error and abs(off.value) > 0.005:
         level = "poor" if abs(off.value) > LARGE else "fair"
@@ -158,11 +169,21 @@ def _regression(record: Record, evaluation: Evaluation) -> Verdict:
         level = "good" if off < SLIGHT else "fair" if off < SERIOUS else "poor"
         size = f"{100 * off:.0f} %" if off < 10 else "more than ten times"
         headline = f"Error bars are {size} too {'wide' if width.value < 1 else 'narrow'}"
-    says = (
-        f"{_share(inside)} of {z.size:,} test targets are inside their 90 % interval; errors are {number(width.value)} "
-    )
-    says += f"± {number(width.standard_error)} times as large as predicted."
-    return Verdict(level, headline, (says, *_why(ours, z, std), *_compared(evaluation, ours)))
+    says = f"{_share(inside)} of {z.size:,} {_kind(evaluation)} targets are inside their 90 % interval; errors are "
+    says += f"{number(width.value)} ± {number(width.standard_error)} times as large as predicted."
+    worse = _worse_than_constant(mean, targets)
+    if worse:
+        level, headline = "poor", f"{headline}, but the network predicts worse than a constant"
+    return Verdict(level, headline, (says, *worse, *_why(ours, z, std), *_compared(evaluation, ours)))
+
+
+def _worse_than_constant(mean: np.ndarray, targets: np.ndarray) -> list[str]:
+    """Whether the targets' own mean, known only afterwards, would have predicted them much better than the network."""
+    error, spread = (float(np.sqrt(np.square(off).mean())) for off in (targets - mean, targets - targets.mean(0)))
+    if len(targets) < 20 or error <= 1.2 * spread:
+        return []
+    says = f"The network's errors are {number(error)} (RMSE), those of the mean of these targets {number(spread)}. "
+    return [f"{says}Is it trained, were its weights loaded, are inputs scaled as in training?"]
 
 
 def _why(ours: Predictions, z: np.ndarray, std: np.ndarray) -> list[str]:

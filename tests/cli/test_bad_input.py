@@ -31,6 +31,7 @@ MODELS = {
     "model.py:nothing": "has no 'nothing'",
     "no_such_module:make": "there is no module 'no_such_module'",
     "model.py": "expected package.module:name",
+    "train.csv": "for a table without a network there are lapwing.linear.BayesianRidge",
     "model.py:wrong": "returned a int",
     "model.py:number": "is a int",
     "model.py:breaks": "RuntimeError: no such luck",
@@ -62,6 +63,9 @@ def bad_files(folder):
     write("gap.csv", "a,b,c,height\n1,2,3,4\n1,,3,4\n")
     write("nan.csv", "a,b,c,height\n1,2,3,4\n1,nan,3,4\n")
     write("nans.csv", "a,b,c,height\n1,2,3,nan\n1,2,3,4\n1,2,3,nan\n")
+    write("unknown.csv", "a,b,c,height\n1,2,3,4.5\n1,2,3,\n")
+    write("marked.csv", "a,b,c,height\n1,2,3,4.5\n1,2,3,2.5\n1,2,3,1.5\n1,2,3,N/A\n")
+    write("semicolons.csv", "a;b;c;height\n1;2;3;4.5\n")
     write("twice.csv", "a,a,c,height\n1,2,3,4\n")
     write("binary.csv", b"\xff\xfe\x00\x01\x80")
     write("not.npz", "this is no archive")
@@ -80,8 +84,11 @@ FILES = {
     "empty.csv": "expected a line of column names",
     "header.csv": "at least one row",
     "uneven.csv": "row 1 has 2 values, the header 4 names",
-    "text.csv": "column 'b' holds 'x', not a number in row 1",
-    "gap.csv": "column 'b' is empty in row 1",
+    "text.csv": "column 'b' holds 'x' in row 1, not a number",
+    "gap.csv": "column 'b' is empty in row 1, counted from 0: fill it in",
+    "unknown.csv": "the target 'height' is empty in row 1, counted from 0",
+    "marked.csv": "most targets are numbers, but 'N/A' is not",
+    "semicolons.csv": "separated by ';', expected commas",
     "nan.csv": "inputs are NaN or infinite in row 1:",
     "nans.csv": "targets are NaN or infinite in 2 rows (0, 2):",
     "twice.csv": "same name",
@@ -108,6 +115,7 @@ def test_data_that_cannot_be_read(lapwing, stranger, tmp_path, name):
 def test_missing_columns_are_named(lapwing, stranger, tmp_path):
     line = complaint(lapwing(*FIT, "--target", "width", "--out", tmp_path / "run"))
     assert "there is no column 'width'; its columns are 'a', 'b', 'c', 'height'" in line
+    assert complaint(lapwing(*FIT, "--target", "heigth", "--out", tmp_path / "run")).endswith("; is it 'height'?")
     line = complaint(lapwing(*FIT, "--inputs", "a,b,z", "--out", tmp_path / "run"))
     assert "columns 'z' are missing" in line
     (stranger / "less.csv").write_text("a,b,height\n1,2,3\n")
@@ -178,6 +186,30 @@ def test_a_failed_run_leaves_a_record_and_a_page(lapwing, stranger, tmp_path):
     assert result.exit_code == 0
     assert "This run failed" in result.stdout
     assert "This run failed" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_a_failed_fit_leaves_the_run_before_it_alone(lapwing, tmp_path):
+    assert lapwing(*FIT, "--quiet", "--out", tmp_path / "run").exit_code == 0
+    before = records.load(tmp_path / "run")
+    complaint(lapwing(*FIT, "--target", "width", "--out", tmp_path / "run"))
+    assert records.load(tmp_path / "run").status == before.status != "failed"
+
+
+def test_one_hot_labels_are_said(lapwing, stranger, tmp_path):
+    rng = np.random.default_rng(0)
+    np.savez(stranger / "one_hot.npz", x=rng.normal(size=(9, 3)), y=np.eye(4)[rng.integers(4, size=9)])
+    line = complaint(lapwing("fit", "model.py:classifier", "one_hot.npz", "--out", tmp_path / "run"))
+    assert "targets are one-hot: give class numbers" in line
+
+
+def test_a_network_without_its_weights_is_said(lapwing, stranger, tmp_path):
+    rng = np.random.default_rng(1)
+    np.savez(stranger / "far.npz", x=rng.normal(size=(40, 3)), y=100 + rng.normal(size=40))
+    run = ("fit", "model.py:regression", "far.npz", "--test", "far.npz", "--prior", "isotropic", "--quiet")
+    words = lapwing(*run, "--out", tmp_path / "run").stdout
+    assert "the network predicts worse than a constant" in words
+    assert "weights: as model.py:regression made them (no --weights were given)" in words
+    assert "prior: isotropic, one precision (as asked)" in words
 
 
 def test_records_of_other_versions_and_other_files_are_refused(lapwing, tmp_path):

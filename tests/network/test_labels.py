@@ -229,7 +229,7 @@ def test_an_interpolating_network_is_refused_without_validation():
         (torch.full((9,), 3), "class numbers from 0 to 2"),
         (torch.full((9,), -1), "class numbers from 0 to 2"),
         (torch.full((9,), 0.5), "class numbers from 0 to 2"),
-        (torch.zeros(9, 3), r"class numbers \(n,\)"),
+        (torch.zeros(9, 3), r"from one-hot labels they are targets.argmax\(-1\)"),
         (torch.full((9,), float("nan")), "NaN"),
     ],
     ids=["too large", "negative", "fraction", "one-hot", "nan"],
@@ -238,6 +238,21 @@ def test_labels_that_do_not_fit_are_refused(targets, message):
     model, inputs = NETWORKS["residual"]()
     with pytest.raises(ValueError, match=message):
         fit(model, (inputs, targets), Categorical())
+
+
+@pytest.mark.parametrize("likelihood", ["classification", Categorical], ids=["word", "class"])
+def test_a_likelihood_is_a_value(likelihood):
+    model, inputs, targets = class_problem("residual")
+    with pytest.raises(ValueError, match=r"expected a value: Categorical\(\) for classes"):
+        fit(model, (inputs, targets), likelihood)
+
+
+def test_a_prediction_is_shown_in_a_line():
+    model, inputs, targets = class_problem("residual")
+    prediction = fit(model, (inputs, targets), Categorical(), prior=Isotropic(0.5), draws=3).predict(inputs)
+    shown = repr(prediction)
+    assert str(tuple(prediction.mean.shape)) in shown
+    assert len(shown.splitlines()) == 1
 
 
 def test_predictions_of_labels():
