@@ -70,7 +70,7 @@ the network alone has the better NLL, which `validation=` would find.
 
 {places(parts["evidence_table"])}
 
-The small sibling of the publication's ResNet-50 table: two ResNets of about 9,600 weights on 150 CIFAR-10 images, stopped on 500
+The small sibling of the publication's ResNet-50 table: two ResNets of about 2,500 weights on 100 CIFAR-10 images, stopped on 500
 others, by KFAC; test NLL of 500 images.
 
 {by_kfac(parts["evidence_kfac"])}
