@@ -24,6 +24,7 @@ from lapwing.linalg.spectral import Spectrum, decompose
 
 LOG_2PI = float(np.log(2 * np.pi))
 LOWEST_RATIO = 1e-13  # of prior to noise precision, over the largest eigenvalue; round-off rules below it
+REACHED = 0.05  # in log precision: how near to a refused point a maximum lies at the border
 
 
 @final
@@ -236,10 +237,11 @@ def largest_value(statistics: tuple[Statistics, ...]) -> float:
     return max((float(s.values.max()) for s in statistics if len(s.values)), default=0.0)
 
 
-def scan(problem: Problem, at: Precisions, points: int = 37) -> Precisions:
+def scan(problem: Problem, at: Precisions, points: int = 37, bound: Problem | None = None) -> Precisions:
     """The best of a grid over the ratio of prior to noise precision, all groups tied: a start of the right scale.
 
-    For each ratio a free noise takes its best value in closed form. Precisions that are not free are kept.
+    For each ratio a free noise takes its best value in closed form. Precisions that are not free are kept. `bound` is a
+    cheaper problem that is nowhere below this one: settings that it rules out are not looked at.
     """
     if not (problem.tune_prior or problem.tune_noise):
         return at
@@ -247,16 +249,32 @@ def scan(problem: Problem, at: Precisions, points: int = 37) -> Precisions:
     lowest = max(LOWEST_RATIO * largest, problem.lowest_ratio)
     ratios = torch.logspace(float(np.log10(lowest)), float(np.log10(1e5 * largest)), points, dtype=torch.float64)
     found = at_ratios(problem, at, ratios)
-    best = int(objectives(problem, found).nan_to_num(nan=-torch.inf, posinf=-torch.inf).argmax())
+    best = int(objectives(problem, found, bound).nan_to_num(nan=-torch.inf, posinf=-torch.inf).argmax())
     return Precisions(found.prior[best], found.noise[best])
 
 
-def objectives(problem: Problem, at: Precisions) -> Tensor:  # (settings,)
-    """The objective of every setting: at once where there is one precision and one noise, else one by one."""
+def objectives(problem: Problem, at: Precisions, bound: Problem | None = None) -> Tensor:  # (settings,)
+    """The objective of every setting: at once where there is one precision and one noise, else one by one.
+
+    The last, stiffest first: the mode of each is then near that of the one before. Minus infinity stands for those that
+    the bound rules out, and for those under so wide a prior that round-off leaves no mode, where a stiffer one has one.
+    """
     if problem.simple:
         return problem.objectives(at)
-    settings = (Precisions(*pair) for pair in zip(at.prior, at.noise, strict=True))
-    return torch.stack([problem.objectives(setting) for setting in settings])
+    found: list[Tensor] = []
+    least = torch.tensor(-torch.inf, dtype=torch.float64)
+    for prior, noise in zip(at.prior.flip(0), at.noise.flip(0), strict=True):
+        setting, highest = Precisions(prior, noise), max(map(float, found), default=-torch.inf)
+        if bound is not None and bound.objective(setting) <= highest:
+            found.append(least)
+            continue
+        try:
+            found.append(problem.objectives(setting))
+        except FloatingPointError:
+            if highest == -torch.inf:
+                raise
+            found.append(least)
+    return torch.stack(found[::-1])
 
 
 def at_ratios(problem: Problem, at: Precisions, ratios: Tensor) -> Precisions:  # (settings, groups) each
@@ -273,15 +291,24 @@ def maximise(
 ) -> Optimum:
     """The maximum by quasi-Newton steps in the log precisions; groups that the data do not need are pruned.
 
-    No precision is looked at below `lowest`.
+    No precision is looked at below `lowest`. A step to priors so wide that round-off leaves no mode is taken back;
+    where the maximum lies at the border of those, it is said.
     """
     trace: list[float] = []
     lower, upper = np.log(np.maximum(_bounds(problem), lowest))
+    seen, refused = list[float](), list[tuple[np.ndarray, FloatingPointError]]()
 
     def negative(x: np.ndarray) -> tuple[float, np.ndarray]:
         at = _insert(problem, start, x)
-        moments = problem.moments(at)
-        return -problem.objective(at, moments), -_free(problem, problem.gradient(at, moments))
+        try:
+            moments = problem.moments(at)
+        except FloatingPointError as error:
+            if not seen:
+                raise
+            refused.append((x.copy(), error))
+            return max(seen) + 1 + abs(max(seen)), -np.full(len(x), size)
+        seen.append(-problem.objective(at, moments))
+        return seen[-1], -_free(problem, problem.gradient(at, moments))
 
     x = np.clip(np.log(_free(problem, start)), lower, upper)
     trace.append(problem.objective(start))
@@ -293,6 +320,9 @@ def maximise(
         callback=lambda intermediate_result: trace.append(-float(intermediate_result.fun)),
         options={"maxiter": max_steps, "ftol": 0, "gtol": tolerance * size, "maxcor": 20},
     )  # fmt: skip
+    for x, error in refused:
+        if np.abs(x - result.x).max() < REACHED:
+            raise error
     found = _prune(problem, _insert(problem, start, result.x))
     # a line search that cannot improve on round-off has converged as far as numbers go
     flat = float(np.abs(result.jac).max()) <= 1e-6 * size or result.success

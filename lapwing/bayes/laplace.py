@@ -24,6 +24,7 @@ from lapwing.bayes.spans import Span
 from lapwing.bayes.statistics import Ritz
 from lapwing.linalg import krylov
 from lapwing.linalg.operators import Dense, Diagonal, Double, LinearOperator
+from lapwing.linalg.progress import Report
 from lapwing.linalg.solvers import Preconditioner
 from lapwing.linalg.spectral import Spectrum, by_rows
 
@@ -149,16 +150,22 @@ class Tangent:
         start = torch.where(units > 0, self.start / torch.where(units > 0, units, 1), 0)
         return replace(self, prior=tied, design=self.design @ Diagonal(units), start=start)
 
-    def moments(self, gaussian: Callable[[Precisions], Moments]) -> Callable[[Precisions], Moments]:
+    def moments(
+        self, gaussian: Callable[[Precisions], Moments], report: Report | None = None
+    ) -> Callable[[Precisions], Moments]:
         """What the evidence needs, its fit and penalty at the mode and the rest from the Gaussian model.
 
         The gradient in the precisions is as if the mode stood still, since there the loss is flat (recommendation 1 of
         Antorán et al. 2022).
         """
         near: AtMode | None = None
+        number = 0
 
         def at_the_mode(at: Precisions) -> Moments:
-            nonlocal near
+            nonlocal near, number
+            number += 1
+            if report is not None:
+                report(f"maximising the evidence: mode {number}, at precision {float(at.prior[0]):.2g}")
             try:
                 near = self.mode(at.prior, near)
             except FloatingPointError as failure:

@@ -22,12 +22,12 @@ from lapwing.bayes.approximate import (
     at_weights,
     least_squares,
 )
-from lapwing.bayes.evidence import LOWEST_RATIO, Optimum, Precisions, Problem, largest_value
+from lapwing.bayes.evidence import LOWEST_RATIO, Moments, Optimum, Precisions, Problem, largest_value
 from lapwing.bayes.fixed_point import LARGEST_STEP, at_the_weights, determined, rough_enough, secant
 from lapwing.bayes.iterative import Sampler
 from lapwing.bayes.keeping import kept_mode
 from lapwing.bayes.laplace import AtMode, Known, Tangent
-from lapwing.bayes.likelihoods import Gaussian
+from lapwing.bayes.likelihoods import Bernoulli, Categorical, Gaussian, Poisson
 from lapwing.bayes.linear_model import Centre, LinearModel
 from lapwing.bayes.links import Link
 from lapwing.bayes.methods import CG, SGD, Exact, Krylov, LowRank, Method, Structural
@@ -55,6 +55,7 @@ MODE_ROUNDS = 20
 BLOCK_ELEMENTS = 2**25  # of a Jacobian made at once
 SEARCH_RTOL = 0.1  # of a Krylov space while the precision is looked for
 EPS = torch.finfo(torch.float64).eps
+DISCRETE = (Bernoulli, Categorical, Poisson)  # whose log probabilities are never above zero
 
 
 @final
@@ -148,7 +149,9 @@ def _exact(task: Task, method: Exact, why: str) -> Solved:
         task.report(f"decomposing {rows:,} × {d:,} features ({side})")
         statistics = summarise(task.model, task.prior, side=side, noise=task.noise, draws=task.draws)
         task.report("maximising the evidence")
-        optimum = tune(statistics, task.prior, task.choice, task.model.gaussian, task.tangent, task.by_evidence)
+        optimum = tune(
+            statistics, task.prior, task.choice, task.model.gaussian, task.tangent, task.by_evidence, task.report
+        )
         error = gram_error(statistics, optimum.at)
         if side == "svd" or error <= 1e-8:
             break
@@ -300,7 +303,9 @@ def _tuned_structure(known: Approximate, task: Task) -> tuple[Optimum, bool]:
     problem, values = known.problem(task.prior), known.curvature.ratios(1.0)
     values = values[values > 1e-10 * values.max()]
     if task.tangent is not None and not (task.by_evidence and task.evidence_at == "weights"):
-        return _tuned_at_mode(problem, values, task.prior, task.choice, task.tangent, task.by_evidence), False
+        return _tuned_at_mode(
+            problem, values, task.prior, task.choice, task.tangent, task.by_evidence, task.report
+        ), False
     tune_noise = task.tangent is None and task.model.gaussian.noise_std is None
     problem = replace(
         problem, tune_prior=task.choice.tuned, tune_noise=tune_noise, prior_hyperprior=task.choice.hyperprior,
@@ -369,12 +374,12 @@ def _solved(
 
 def tune(
     statistics: tuple[Statistics, ...], prior: DiagonalPrior, choice: Prior, likelihood: Gaussian,
-    loss: Tangent | None = None, by_evidence: bool = True,
+    loss: Tangent | None = None, by_evidence: bool = True, report: Report | None = None,
 ) -> Optimum:  # fmt: skip
     """The precisions that maximise the evidence; those that were given are kept."""
     if loss is not None:
         gaussian = evidence.problem(statistics, prior)
-        return _tuned_at_mode(gaussian, statistics[0].values, prior, choice, loss, by_evidence)
+        return _tuned_at_mode(gaussian, statistics[0].values, prior, choice, loss, by_evidence, report)
     problem = replace(
         evidence.problem(statistics, prior), tune_prior=choice.tuned, tune_noise=likelihood.noise_std is None,
         prior_hyperprior=choice.hyperprior, noise_hyperprior=likelihood.hyperprior,
@@ -387,8 +392,9 @@ def tune(
 
 
 def _tuned_at_mode(
-    gaussian: Problem, values: Tensor, prior: DiagonalPrior, choice: Prior, loss: Tangent, by_evidence: bool
-) -> Optimum:
+    gaussian: Problem, values: Tensor, prior: DiagonalPrior, choice: Prior, loss: Tangent, by_evidence: bool,
+    report: Report | None = None,
+) -> Optimum:  # fmt: skip
     """The precisions that maximise the evidence at the mode of the true loss; or a start for held-out tuning."""
     one = torch.ones(1, dtype=torch.float64)
     if not choice.tuned:
@@ -397,12 +403,23 @@ def _tuned_at_mode(
         middle = max(float(values.median()), indefinite.STIFFER * gaussian.positive_from, 1e-300)
         return Optimum(Precisions(torch.full_like(prior.precision, middle), one), 0, True)
     problem = replace(
-        gaussian, moments=loss.moments(gaussian.moments), counts=torch.zeros(1, dtype=torch.float64), one_by_one=True,
-        tune_noise=False, prior_hyperprior=choice.hyperprior,
+        gaussian, moments=loss.moments(gaussian.moments, report), counts=torch.zeros(1, dtype=torch.float64),
+        one_by_one=True, tune_noise=False, prior_hyperprior=choice.hyperprior,
     )  # fmt: skip
     if problem.positive_from > 0:
         return indefinite.tuned(problem, Precisions(prior.precision, one), by_evidence)
-    return evidence.maximise(problem, evidence.scan(problem, Precisions(prior.precision, one), 13))
+    bound = replace(problem, moments=_fitted(gaussian.moments)) if isinstance(loss.likelihood, DISCRETE) else None
+    return evidence.maximise(problem, evidence.scan(problem, Precisions(prior.precision, one), 13, bound))
+
+
+def _fitted(moments: Callable[[Precisions], Moments]) -> Callable[[Precisions], Moments]:
+    """Those of data that are fitted perfectly by weights of zero: no evidence of a discrete likelihood is larger."""
+
+    def found(at: Precisions) -> Moments:
+        m = moments(at)
+        return replace(m, residual=torch.zeros_like(m.residual), weights=torch.zeros_like(m.weights))
+
+    return found
 
 
 def gram_error(statistics: tuple[Statistics, ...], at: Precisions) -> float:

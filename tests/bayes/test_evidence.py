@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from lapwing import Gaussian, GPrior, Isotropic, LinearModel, Noise, PerGroup, infer
+from lapwing import Categorical, Gaussian, GPrior, Isotropic, LinearModel, Noise, PerGroup, infer
 from lapwing.bayes import evidence
 from lapwing.bayes.evidence import Precisions
+from lapwing.bayes.laplace import surrogate, tangent
+from lapwing.bayes.solving import _fitted
 from lapwing.bayes.statistics import summarise
 from tests import reference
 from tests.problems import PROBLEMS, TALL, TALL_OUTPUTS, linear
@@ -179,3 +181,61 @@ def test_evidence_curve_peaks_at_the_tuned_precision():
     noise_std = float(posterior.likelihood.noise_std) * float(curve.noise[index]) ** -0.5
     there = posterior.at(precision=float(curve.precision[index]), noise_std=noise_std)
     assert there.log_evidence.value == pytest.approx(float(curve.log_evidence[index]), rel=1e-10)
+
+
+def of_labels(count=90, wide=3):
+    """An evidence of class labels at the mode of a linear model, whose settings are counted."""
+    generator = torch.Generator().manual_seed(5)
+    x = torch.randn(count, wide, generator=generator, dtype=torch.float64)
+    labels = (x @ torch.tensor([2.0, -1.0, 0.5]).double() + torch.randn(count, generator=generator).double() > 0).long()
+    model = LinearModel(torch.stack([x, -x], 1).reshape(2 * count, wide), labels, Categorical())
+    prior = Isotropic(1.0).on(model.features, model.row_counts)
+    loss, modes = tangent(model, prior), []
+    flat = surrogate(model, torch.zeros(2 * count, dtype=torch.float64))
+    gaussian = evidence.problem(summarise(flat, prior, side="primal", noise=Noise(0), draws=0), prior)
+
+    def told(text):
+        modes.append(text)
+
+    counted = replace(
+        gaussian, moments=loss.moments(gaussian.moments, told), counts=torch.zeros(1, dtype=torch.float64),
+        one_by_one=True, tune_noise=False,
+    )  # fmt: skip
+    return gaussian, counted, modes
+
+
+def test_a_bound_spares_settings_and_changes_nothing():
+    gaussian, problem, modes = of_labels()
+    start = Precisions(torch.ones(1).double(), torch.ones(1).double())
+    everywhere = evidence.scan(problem, start, 13)
+    assert len(modes) == 13
+    bound = replace(problem, moments=_fitted(gaussian.moments))
+    spared = evidence.scan(problem, start, 13, bound)
+    assert torch.equal(spared.prior, everywhere.prior)
+    assert len(modes) - 13 < 13
+    for ratio in torch.logspace(-6, 4, 8, dtype=torch.float64)[:, None]:
+        at = Precisions(ratio, start.noise)
+        assert bound.objective(at) >= problem.objective(at)
+
+
+def test_steps_to_where_round_off_leaves_no_mode_are_taken_back():
+    _, problem, _ = of_labels()
+    start = Precisions(torch.tensor([50.0]).double(), torch.ones(1).double())
+    truth = evidence.maximise(problem, start).at.prior
+
+    def refusing(border):
+        def moments(at):
+            if float(at.prior) < border:
+                raise FloatingPointError("too wide")
+            return problem.moments(at)
+
+        return replace(problem, moments=moments)
+
+    found = evidence.maximise(refusing(0.5 * float(truth)), start).at.prior
+    assert torch.allclose(found, truth, rtol=1e-6)
+    with pytest.raises(FloatingPointError, match="too wide"):
+        evidence.maximise(refusing(2 * float(truth)), start)
+    settings = Precisions(torch.tensor([[1e-9], [1.0], [7.0]]).double(), torch.ones(3, 1).double())
+    looked = evidence.objectives(refusing(1e-3), settings)
+    assert looked[0] == -torch.inf
+    assert looked[1:].isfinite().all()
