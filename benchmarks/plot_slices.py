@@ -12,6 +12,7 @@ mpl.use("Agg")
 from matplotlib import pyplot as plt
 
 IMAGES = Path(__file__).parent.parent / "docs" / "images"
+PICTURES = {"shepp": "ct_shepp.png", "head": "ct_head.png"}  # by the first word of a folder
 
 
 def draw(path: Path) -> None:
@@ -33,7 +34,7 @@ def draw(path: Path) -> None:
     figure.colorbar(seen, ax=panels[1, 2], shrink=0.8)
     for axes in panels.flat:
         axes.set(xticks=[], yticks=[])
-    figure.savefig(IMAGES / f"ct_{path.name.split('-')[0]}.png", dpi=110, metadata={"Software": None})
+    figure.savefig(IMAGES / PICTURES[path.name.split("-")[0]], dpi=110, metadata={"Software": None})
 
 
 if __name__ == "__main__":
