@@ -62,8 +62,8 @@ def page(parts: dict) -> str:
 ## Scans of digits from few angles
 
 MNIST test digits of 28 × 28 pixels. Log-densities of the true image per pixel, higher is better; errors over error bars
-are a root mean square, 1 where the error bars are right. The same stabiliser is added to every variance. Two digits a row,
-where ten are planned (a cell takes 40 s to two minutes of a core): few for a claim. In the mean of the two, the
+are a root mean square, 1 where the error bars are right. The same stabiliser is added to every variance. Three digits a row,
+where ten are planned (a cell takes half a minute of a free core): few for a claim. In the mean of the three, the
 linearised network is above dropout in seven settings of eight, most from few angles, and far above unit variance in all. The bundled row only
 shows that the script works: its network is stopped after ten steps.
 
