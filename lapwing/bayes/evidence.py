@@ -249,32 +249,38 @@ def scan(problem: Problem, at: Precisions, points: int = 37, bound: Problem | No
     lowest = max(LOWEST_RATIO * largest, problem.lowest_ratio)
     ratios = torch.logspace(float(np.log10(lowest)), float(np.log10(1e5 * largest)), points, dtype=torch.float64)
     found = at_ratios(problem, at, ratios)
-    best = int(objectives(problem, found, bound).nan_to_num(nan=-torch.inf, posinf=-torch.inf).argmax())
+    values = objectives(problem, found) if problem.simple else _stiffest_first(problem, found, bound)
+    best = int(values.nan_to_num(nan=-torch.inf, posinf=-torch.inf).argmax())
     return Precisions(found.prior[best], found.noise[best])
 
 
-def objectives(problem: Problem, at: Precisions, bound: Problem | None = None) -> Tensor:  # (settings,)
-    """The objective of every setting: at once where there is one precision and one noise, else one by one.
+def _stiffest_first(problem: Problem, at: Precisions, bound: Problem | None) -> Tensor:  # (settings,)
+    """The objectives of settings that go from wide to stiff priors, from the last on: each mode is near the one before.
 
-    The last, stiffest first: the mode of each is then near that of the one before. Minus infinity stands for those that
-    the bound rules out, and for those under so wide a prior that round-off leaves no mode, where a stiffer one has one.
+    Minus infinity stands for those that the bound rules out, and for those under so wide a prior that round-off leaves
+    no mode, where a stiffer one has one.
     """
-    if problem.simple:
-        return problem.objectives(at)
-    found: list[Tensor] = []
-    least = torch.tensor(-torch.inf, dtype=torch.float64)
+    found: list[float] = []
     for prior, noise in zip(at.prior.flip(0), at.noise.flip(0), strict=True):
-        setting, highest = Precisions(prior, noise), max(map(float, found), default=-torch.inf)
+        setting, highest = Precisions(prior, noise), max(found, default=-torch.inf)
         if bound is not None and bound.objective(setting) <= highest:
-            found.append(least)
+            found.append(-torch.inf)
             continue
         try:
-            found.append(problem.objectives(setting))
+            found.append(problem.objective(setting))
         except FloatingPointError:
             if highest == -torch.inf:
                 raise
-            found.append(least)
-    return torch.stack(found[::-1])
+            found.append(-torch.inf)
+    return torch.tensor(found[::-1], dtype=torch.float64)
+
+
+def objectives(problem: Problem, at: Precisions) -> Tensor:  # (settings,)
+    """The objective of every setting: at once where there is one precision and one noise, else one by one."""
+    if problem.simple:
+        return problem.objectives(at)
+    settings = (Precisions(*pair) for pair in zip(at.prior, at.noise, strict=True))
+    return torch.stack([problem.objectives(setting) for setting in settings])
 
 
 def at_ratios(problem: Problem, at: Precisions, ratios: Tensor) -> Precisions:  # (settings, groups) each
