@@ -71,7 +71,9 @@ def classifier(width: int, pictures: int) -> tuple[nn.Module, Any]:
         features = torch.cat(kept)
     head = nn.Linear(features.shape[1], CLASSES).double()
     scale = features.std(0).clamp_min(1e-6)
-    optimiser = torch.optim.LBFGS(head.parameters(), max_iter=100)
+    nn.init.zeros_(head.weight)  # convex, but without a line search one start in forty ran away
+    nn.init.zeros_(head.bias)
+    optimiser = torch.optim.LBFGS(head.parameters(), max_iter=100, line_search_fn="strong_wolfe")
 
     def loss() -> Tensor:
         optimiser.zero_grad()

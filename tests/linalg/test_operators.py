@@ -97,6 +97,12 @@ def test_a_wrong_adjoint_is_named():
         check_adjoint(Wrong(), generator=torch.Generator().manual_seed(0))
 
 
+def test_overflow_is_not_called_a_wrong_adjoint():
+    huge = Dense(torch.full((3, 5), 1e30))
+    with pytest.raises(ValueError, match=r"products of Product of shape \(3, 3\) .* are not finite in torch.float32"):
+        check_adjoint(huge @ huge.T, generator=torch.Generator().manual_seed(0))
+
+
 @pytest.mark.parametrize("dtype", [np.int32, np.uint8, bool, np.float32, np.float64, ">f8"])
 def test_numbers_of_any_kind_become_floating_point(dtype):
     matrix = np.array([[1, 0, 1], [0, 1, 1]]).astype(dtype)

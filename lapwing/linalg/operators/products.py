@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Protocol
 
@@ -95,7 +96,13 @@ def check_adjoint(operator: LinearOperator, *, generator: Generator, tolerance: 
     size = (forward * y).sqrt().max() + (backward.norm(dim=0) * x.norm(dim=0)).max()
     mismatch = float((inner - (backward * x).sum(0)).abs().max() / size.clamp_min(1e-300))
     limit = tolerance or 10 * torch.finfo(operator.like.dtype).eps * max(n, d) ** 0.5
-    if not mismatch <= limit:
+    if not (math.isfinite(mismatch) and bool(both.isfinite().all())):
+        raise ValueError(
+            f"products of {type(operator).__name__} of shape {operator.shape} with finite vectors are not finite in "
+            f"{operator.like.dtype}: look for missing or infinite values in the data, or for weights so large that "
+            "products overflow, as after a training that ran away"
+        )
+    if mismatch > limit:
         raise ValueError(
             f"{type(operator).__name__} of shape {operator.shape} is not adjoint to its transpose: "
             f"⟨Ax, y⟩ and ⟨x, Aᵀy⟩ differ by {mismatch:.1e} of their size, expected at most {limit:.1e}; "
