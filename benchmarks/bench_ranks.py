@@ -3,6 +3,9 @@
 A small convolutional network, fitted by as many processes as said (gloo on one machine, a thread each) and by one. Work is
 the processor time of the busiest rank within the fit, over that of one process; waiting is not work, so it can be measured on a
 busy machine. Memory is the largest resident size of a rank, less that before the fit. The prediction is that of `cost`.
+
+"blocks" is one product Jᵀy of a wide network by two ranks: the time where blocks of columns are summed while the next
+is worked out, over that where all are summed at the end.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from typing import Any
 
 import harness
 
-CLASSES, SIDE, DRAWS = 10, 14, 8
+CLASSES, SIDE, DRAWS, REPEATS = 10, 14, 8, 5
 
 
 @dataclass(frozen=True)
@@ -57,13 +60,17 @@ class Machine:
     latency: float = 1e-4  # seconds of one collective operation, per doubling of the ranks
 
 
-def cost(of: Pass, ranks: int) -> Cost:
-    """Forward mode takes two passes for every column and reverse mode two, beside one for all of them."""
-    network = (4 * of.columns + 1) * of.forward_flops * of.data
+def cost(of: Pass, ranks: int, by: str = "data") -> Cost:
+    """Forward mode takes two passes for every column and reverse mode two, beside one for all of them.
+
+    By data a rank has a share of the data for all columns; by draws a share of the columns for all data.
+    """
+    each, pass_over_all = of.forward_flops * of.data / ranks, of.forward_flops * of.data
+    network = 4 * of.columns * each + (each if by == "data" else pass_over_all)
     side = min(of.data * of.outputs, of.weights)
-    gathered, summed = (of.item * size * of.columns for size in (of.data * of.outputs, of.weights))
-    share = (ranks - 1) / ranks
-    return Cost(network / ranks, 4.0 * side * (of.basis + of.columns) * of.columns, share * (gathered + 2 * summed))
+    outputs, weights = (of.item * size * of.columns for size in (of.data * of.outputs, of.weights))
+    sent = (ranks - 1) / ranks * (outputs + (2 if by == "data" else 1) * weights)
+    return Cost(network, 4.0 * side * (of.basis + of.columns) * of.columns, sent)
 
 
 def seconds(of: Pass, ranks: int, machine: Machine) -> float:
@@ -94,7 +101,7 @@ def forward_flops() -> float:
     return 2.0 * (SIDE**2 * 9 * 8 + (SIDE // 2) ** 2 * 9 * 8 * 16 + 16 * CLASSES)
 
 
-def worker(folder: str, rank: int, ranks: int, n: int) -> None:
+def worker(folder: str, rank: int, ranks: int, n: int, by: str) -> None:
     """One rank: fits, and leaves its draws, its time and its memory."""
     import torch
     import torch.distributed as dist
@@ -111,10 +118,13 @@ def worker(folder: str, rank: int, ranks: int, n: int) -> None:
     lw.fit(network(), (x[:8], y[:8]), lw.Gaussian(0.1), method=lw.Krylov(rtol=1e-2), shard=False, **options)
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
     before, started = resident("VmRSS"), time.process_time()
-    posterior = lw.fit(network(), (x, y), lw.Gaussian(0.1), method=lw.Krylov(rtol=1e-3), **options)
+    posterior = lw.fit(network(), (x, y), lw.Gaussian(0.1), method=lw.Krylov(rtol=1e-3), shard=by, **options)
+    work, peak, started = time.process_time() - started, resident("VmHWM") - before, time.process_time()
+    predicted = posterior.predict(x[: n // 2], shard=True)
     told = {
-        "work": time.process_time() - started, "bytes": resident("VmHWM") - before, "weights": len(posterior.mean),
-        "passes": posterior.diagnostics["data_passes"], "ranks": posterior.diagnostics["ranks"],
+        "work": work, "bytes": peak, "weights": len(posterior.mean), "passes": posterior.diagnostics["data_passes"],
+        "ranks": posterior.diagnostics["ranks"], "predicting": time.process_time() - started,
+        "variance": float(predicted.epistemic_variance.sum()),
     }  # fmt: skip
     torch.save(posterior.functions(x[:5]), f"{folder}/{rank}.pt")
     Path(folder, f"{rank}.json").write_text(json.dumps(told))
@@ -127,29 +137,80 @@ def resident(name: str) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
 
 
-def run(ranks: int, n: int) -> tuple[list[dict], Any]:
+def blocks(folder: str, rank: int, width: int, columns: int) -> None:
+    """One of two ranks: the best time of a product in blocks, and in one, and what they differ by."""
+    import torch
+    import torch.distributed as dist
+
+    import lapwing as lw
+    from lapwing.linalg.operators import Sharded, distributed
+    from lapwing.linalg.ranks import together
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    random = torch.Generator().manual_seed(0)
+    layers = (torch.nn.Linear(32, width), torch.nn.Tanh(), torch.nn.Linear(width, width), torch.nn.Linear(width, 3))
+    model = torch.nn.Sequential(*layers).eval()
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight, std=0.01, generator=random)
+    x = torch.randn(64, 32, generator=random)
+    features = lw.linearise(model, (x, torch.zeros(64, 3)), lw.Gaussian(1.0)).features
+    y = torch.randn(features.shape[0], columns, generator=random)
+    times: dict[int, list[float]] = {distributed.BUCKET_BYTES: [], 2**60: []}
+    with together(True) as ranks:
+        shared, products = Sharded(features, ranks), []
+        for _ in range(REPEATS):
+            for size, spent in times.items():
+                distributed.BUCKET_BYTES = size
+                dist.barrier()
+                started = time.perf_counter()
+                products.append(shared.rmatmat(y))
+                spent.append(time.perf_counter() - started)
+    apart = float((products[0] - products[1]).abs().max() / products[1].abs().max())
+    told = {"times": [min(spent) for spent in times.values()], "apart": apart, "weights": features.shape[1]}
+    Path(folder, f"{rank}.json").write_text(json.dumps(told))
+    dist.destroy_process_group()
+
+
+def started_together(count: int, call: str) -> None:
+    """Run a function of this file in so many processes, `{rank}` being its own, and wait for them."""
+    given = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    given["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent.parent), given.get("PYTHONPATH", "")])
+    commands = [f"import bench_ranks; bench_ranks.{call.format(rank=rank)}" for rank in range(count)]
+    started = [
+        subprocess.Popen([sys.executable, "-c", command], env=given, cwd=Path(__file__).parent) for command in commands
+    ]
+    failed = [process.wait() for process in started]
+    if any(failed):
+        raise RuntimeError("a rank failed; its message is above")
+
+
+def run(ranks: int, n: int, by: str = "data") -> tuple[list[dict], Any]:
     """What every rank told, and the functions that each drew; one alone is this process."""
     import torch
 
     with tempfile.TemporaryDirectory() as folder:
-        given = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-        given["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent.parent), given.get("PYTHONPATH", "")])
         if ranks == 1:
-            worker(folder, 0, 1, n)
-        command = f"import bench_ranks; bench_ranks.worker({folder!r}, {{}}, {ranks}, {n})"
-        started = [
-            subprocess.Popen([sys.executable, "-c", command.format(rank)], env=given, cwd=Path(__file__).parent)
-            for rank in range(ranks if ranks > 1 else 0)
-        ]
-        if any(process.wait() for process in started):
-            raise RuntimeError("a rank failed; its message is above")
+            worker(folder, 0, 1, n, by)
+        else:
+            started_together(ranks, f"worker({folder!r}, {{rank}}, {ranks}, {n}, {by!r})")
         told = [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(ranks)]
         return told, [torch.load(f"{folder}/{rank}.pt", weights_only=True) for rank in range(ranks)]
 
 
-def measure(ranks: int, n: int) -> dict:
+def measure(ranks: int, n: int = 0, by: str = "data", width: int = 0, columns: int = 0) -> dict:
+    if by == "blocks":
+        with tempfile.TemporaryDirectory() as folder:
+            started_together(ranks, f"blocks({folder!r}, {{rank}}, {width}, {columns})")
+            told = [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(ranks)]
+        at_once = max(one["times"][1] for one in told)
+        return {
+            "weights": told[0]["weights"], "seconds_in_blocks": max(one["times"][0] for one in told),
+            "seconds_at_once": at_once, "ratio": max(one["times"][0] for one in told) / at_once,
+            "difference": max(one["apart"] for one in told),
+        }  # fmt: skip
     (alone,), (expected,) = run(1, n)
-    told, drawn = run(ranks, n) if ranks > 1 else ([alone], [expected])
+    told, drawn = run(ranks, n, by) if ranks > 1 else ([alone], [expected])
     assert all(one["ranks"] == ranks for one in told)
     columns = 2 * DRAWS + 1
     average = Pass(
@@ -160,16 +221,20 @@ def measure(ranks: int, n: int) -> dict:
         "weights": alone["weights"], "passes": alone["passes"], "work_of_one": alone["work"],
         "work_of_busiest": max(one["work"] for one in told),
         "work_ratio": max(one["work"] for one in told) / alone["work"],
-        "predicted_ratio": cost(average, ranks).flops / cost(average, 1).flops,
-        "sent_bytes_a_pass": cost(average, ranks).sent_bytes,
+        "predicted_ratio": cost(average, ranks, by).flops / cost(average, 1).flops,
+        "sent_bytes_a_pass": cost(average, ranks, by).sent_bytes,
         "memory_of_one": alone["bytes"], "memory_of_a_rank": max(one["bytes"] for one in told),
         "draws_difference": max(float((found - expected).abs().max() / spread) for found in drawn),
+        "predicting_ratio": max(one["predicting"] for one in told) / alone["predicting"],
+        "variance_difference": max(abs(one["variance"] / alone["variance"] - 1) for one in told),
     }  # fmt: skip
 
 
 CELLS = {
     "2 ranks, a few data": {"ranks": 2, "n": 40},
     **{f"{ranks} rank{'s' * (ranks > 1)}": {"ranks": ranks, "n": 600} for ranks in (1, 2, 3)},
+    "2 ranks, by draws": {"ranks": 2, "n": 600, "by": "draws"},
+    "2 ranks, blocks of a sum": {"ranks": 2, "by": "blocks", "width": 1000, "columns": 16},
 }
 
 if __name__ == "__main__":

@@ -10,14 +10,26 @@ def ranks(cells: dict) -> str:
     rows = []
     for cell in cells.values():
         r, given = cell["result"], cell["arguments"]
+        if given.get("by") == "blocks":
+            continue
         rows.append([
-            str(given["ranks"]), f"{given['n']:,}", f"{r['passes']:.0f}", f"{r['work_of_one']:.2g} s",
+            f"{given['ranks']}{', by draws' if given.get('by') == 'draws' else ''}", f"{given['n']:,}", f"{r['passes']:.0f}", f"{r['work_of_one']:.2g} s",
             f"{r['work_of_busiest']:.2g} s", f"{r['work_ratio']:.2f}", f"{r['predicted_ratio']:.2f}",
             f"{r['memory_of_a_rank'] / 1e6:.0f} / {r['memory_of_one'] / 1e6:.0f} MB", f"{r['draws_difference']:.0e}",
+            f"{r['predicting_ratio']:.2f}",
         ])  # fmt: skip
     columns = ["ranks", "pictures", "passes", "work of one process", "of the busiest rank", "ratio", "predicted",
-               "memory of a rank / of one", "draws differ by"]  # fmt: skip
+               "memory of a rank / of one", "draws differ by", "ratio of predicting"]  # fmt: skip
     return table(columns, rows)
+
+
+def blocks(cells: dict) -> str:
+    r = next(cell["result"] for cell in cells.values() if cell["arguments"].get("by") == "blocks")
+    return (
+        f"{r['weights'] / 1e6:.1f} million weights, two ranks: {r['seconds_in_blocks']:.2f} s where blocks of columns are "
+        f"summed while the next is worked out, {r['seconds_at_once']:.2f} s where all are summed at the end "
+        f"({r['ratio']:.2f} of it). Both ranks and their sending share two cores here, so there is no idle one to win."
+    )
 
 
 def fuzz(cells: dict) -> str:
@@ -67,6 +79,8 @@ a busy machine does not count. The prediction counts operations alone ([the mode
 rank does for itself, such as small decompositions, weighs more in so small a fit.
 
 {ranks(parts["ranks"])}
+
+{blocks(parts["ranks"])}
 
 ## Large networks
 

@@ -13,6 +13,7 @@ from lapwing.bayes.likelihoods import Likelihood
 from lapwing.bayes.methods import Method
 from lapwing.bayes.posterior import Posterior
 from lapwing.bayes.priors import Prior
+from lapwing.bayes.sharing import Shard
 from lapwing.linalg.progress import Report
 from lapwing.network.linearisation import linearise
 from lapwing.network.outputs import Output
@@ -23,7 +24,7 @@ def fit(
     model: nn.Module, data: Any, likelihood: Likelihood, *, prior: Prior | None = None, method: Method | None = None,
     select: Select = None, validation: Any = None, total: int | None = None, draws: int = 32, seed: int = 0,
     evidence_at: EvidenceAt | None = None, progress: bool | Report | None = None, output: Output = None,
-    shard: bool | None = None, checkpoint: Path | str | None = None, memory: float | str | None = None,
+    shard: Shard = None, checkpoint: Path | str | None = None, memory: float | str | None = None,
 ) -> Posterior:  # fmt: skip
     """The posterior of a trained network, linearised at its weights: what `linearise` and then `infer` give.
 

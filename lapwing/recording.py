@@ -106,13 +106,16 @@ class Predicted:
     scores: dict[str, np.ndarray] = field(default_factory=dict)
 
 
-def predict(posterior: Posterior, inputs: Any, tell: Callable[[float], None] | None = None) -> Predicted:
-    """Predict in batches, telling the share done."""
+def predict(
+    posterior: Posterior, inputs: Any, tell: Callable[[float], None] | None = None, *, processes: int = 1
+) -> Predicted:
+    """Predict in batches, telling the share done; where several processes do so together, each takes a share."""
     parts: list[Predicted] = []
-    for start in range(0, len(inputs), BATCH):
-        parts.append(_batch(posterior, inputs[start : start + BATCH]))
+    size = BATCH * processes
+    for start in range(0, len(inputs), size):
+        parts.append(_batch(posterior, inputs[start : start + size], processes > 1))
         if tell is not None:
-            tell(min(1.0, (start + BATCH) / len(inputs)))
+            tell(min(1.0, (start + size) / len(inputs)))
     names = [item.name for item in dataclasses.fields(Predicted) if item.name != "scores"]
     joined: dict[str, Any] = {
         name: np.concatenate([getattr(part, name) for part in parts])
@@ -123,8 +126,8 @@ def predict(posterior: Posterior, inputs: Any, tell: Callable[[float], None] | N
     return Predicted(**joined, scores=scores)
 
 
-def _batch(posterior: Posterior, inputs: Any) -> Predicted:
-    found = posterior.predict(inputs)
+def _batch(posterior: Posterior, inputs: Any, shard: bool) -> Predicted:
+    found = posterior.predict(inputs, shard=shard)
 
     def flat(values: Any) -> np.ndarray:
         return np.asarray(values.detach().cpu().double().reshape(len(inputs), -1))

@@ -25,7 +25,7 @@ from lapwing.bayes.modes import with_mode
 from lapwing.bayes.noise import Noise
 from lapwing.bayes.posterior import Posterior, assemble
 from lapwing.bayes.priors import DiagonalPrior, GPrior, PerGroup, Prior, resolve
-from lapwing.bayes.sharing import shared
+from lapwing.bayes.sharing import Shard, shared
 from lapwing.bayes.solving import BLOCK_ELEMENTS, Task, in_double, solve, stored_features
 from lapwing.bayes.statistics import (
     row_weights,
@@ -46,7 +46,7 @@ KRYLOV_STEPS = 8  # of a typical space
 def infer(
     model: LinearModel, *, prior: Prior | None = None, method: Method | None = None, validation: Any = None,
     draws: int = 32, seed: int = 0, evidence_at: EvidenceAt | None = None,
-    progress: bool | Report | None = None, shard: bool | None = None, checkpoint: Path | str | None = None,
+    progress: bool | Report | None = None, shard: Shard = None, checkpoint: Path | str | None = None,
     memory: float | str | None = None,
 ) -> Posterior:  # fmt: skip
     """The posterior of a linear model, its free precisions at the maximum of the evidence.
@@ -59,7 +59,8 @@ def infer(
     `EmpiricalFisher`, which belong to those weights, always do.
 
     In a job of several processes (torchrun, or an initialised group of torch.distributed) that call this together on a
-    network, each works on a share of the data and each has the result; shard=False lets one go alone.
+    network, each works on a share of the data and each has the result; shard=False lets one go alone. With
+    shard="draws" each works on a share of the draws, for all data: where data are few, or fewer than processes.
 
     `checkpoint` is a folder in which a Krylov space is kept, step by step: the same call after a crash, Ctrl-C or
     SIGTERM goes on where it was, to the same draws. Other methods start over.

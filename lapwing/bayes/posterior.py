@@ -28,6 +28,7 @@ from lapwing.bayes.network_draws import network_draws
 from lapwing.bayes.noise import PRIOR, SAMPLE, Noise
 from lapwing.bayes.predictive import Labels, Prediction
 from lapwing.bayes.priors import DiagonalPrior
+from lapwing.bayes.sharing import predicted
 from lapwing.bayes.spreads import Seen, needed_bytes, seen
 from lapwing.bayes.statistics import NO_CLOSED_FORM, Statistics, Whitened, converged, whiten
 from lapwing.bayes.verification import Verification
@@ -118,16 +119,22 @@ class Posterior:
 
     def predict(
         self, inputs: Any, *, batch_size: int | None = None, link: Link | None = None, bounds: bool = False,
-        mean: Literal["network", "linear"] = "network",
+        mean: Literal["network", "linear"] = "network", shard: bool = False,
     ) -> Prediction:  # fmt: skip
         """The predictive distribution at new inputs: closed form or from draws, with function draws beside it.
 
         The mean of a linearised network is the network's own output, or with mean="linear" that of the linear model.
         `link` says how logits become probabilities; None is the one that the precision was tuned with. With `bounds`, a
         Krylov posterior adds lower and upper bounds on its variances, which on the dual side take a pass over the
-        training data.
+        training data. With `shard`, all processes of a job that call this together predict at a share of the inputs
+        each, and each has the whole.
         """
         features = self.features_of(inputs)
+        if shard:
+            return predicted(
+                features, inputs, self.outputs or 1,
+                lambda own: self.predict(own, batch_size=batch_size, link=link, bounds=bounds, mean=mean),
+            )  # fmt: skip
         centre, tangent, draws = self.mean_at(features, inputs, mean), self.tangent, self.deviations.shape[1]
         if features.rows_are_costly:
             what = f"a prediction of {len(centre):,} data with {centre[:1].numel():,} outputs each"

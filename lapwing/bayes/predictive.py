@@ -253,7 +253,7 @@ class Prediction:
 
     def cpu(self) -> Prediction:
         """The same prediction in main memory."""
-        return self._map(lambda tensor: tensor.cpu(), lambda tensor: tensor.cpu())
+        return self.moved(lambda tensor: tensor.cpu(), lambda tensor: tensor.cpu())
 
     def __len__(self) -> int:
         return len(self.mean)
@@ -261,10 +261,11 @@ class Prediction:
     def __getitem__(self, index: Any) -> Prediction:
         """Some of the data: an integer, a slice, a mask or a list of indices."""
         chosen = [index] if isinstance(index, int) else index
-        return self._map(lambda tensor: tensor[chosen], lambda tensor: tensor[:, chosen])
+        return self.moved(lambda tensor: tensor[chosen], lambda tensor: tensor[:, chosen])
 
-    def _map(self, of_outputs: Any, of_draws: Any) -> Prediction:
-        changes = {name: of_outputs(getattr(self, name)) for name in ("mean", "epistemic_variance")}
+    def moved(self, of_outputs: Callable[[Tensor], Tensor], of_draws: Callable[[Tensor], Tensor]) -> Prediction:
+        """The same with every tensor changed: those whose first axis is the data, and draws, whose second one is."""
+        changes: dict[str, Any] = {name: of_outputs(getattr(self, name)) for name in ("mean", "epistemic_variance")}
         if not isinstance(self.prior_variance, str):
             changes["prior_variance"] = of_outputs(self.prior_variance)
         if self.draws is not None:

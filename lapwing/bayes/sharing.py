@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -12,35 +12,58 @@ from torch import Tensor
 
 from lapwing.bayes.keeping import told
 from lapwing.bayes.linear_model import LinearModel
+from lapwing.bayes.predictive import Prediction
 from lapwing.linalg.memory import available_bytes, counting_on
 from lapwing.linalg.operators import LinearOperator, Sharded
+from lapwing.linalg.operators.distributed import Share
 from lapwing.linalg.ranks import RankFailed, Ranks, together
+
+Shard = bool | Share | None  # False: alone; None and True: by data
 
 
 @contextmanager
-def shared(
-    model: LinearModel, shard: bool | None, settings: tuple[Any, ...]
-) -> Iterator[tuple[LinearModel, Ranks | None]]:
-    """The model with its data shared out over the ranks, where there are several; every rank alone afterwards.
+def shared(model: LinearModel, shard: Shard, settings: tuple[Any, ...]) -> Iterator[tuple[LinearModel, Ranks | None]]:
+    """The model with its work shared out over the ranks, where there are several; every rank alone afterwards.
 
     All ranks must have been given the same model and settings, and count on the memory that the poorest has.
     """
+    if shard not in (None, True, False, "data", "draws"):
+        raise ValueError(f"shard is {shard!r}: expected 'data', 'draws', or False for a process that goes alone")
+    by: Share = "draws" if shard == "draws" else "data"
     whole = model.features
     if whole.datum_rows is None:  # stored numbers: nothing to share, and nobody waits
         yield model, None
         return
     with ExitStack() as stack:
-        ranks = stack.enter_context(together(shard))
+        ranks = stack.enter_context(together(shard is not False))
         if ranks is None:
             yield model, None
             return
-        _check_same(model, ranks, settings)
+        _check_same(model, ranks, (*settings, by))
         stack.enter_context(counting_on(int(-ranks.most("free memory", -float(available_bytes())))))
 
         def features_at(inputs: Any) -> LinearOperator:
-            return Sharded.of(model.features_at(inputs), ranks)
+            return Sharded.of(model.features_at(inputs), ranks, by)
 
-        yield replace(model, features=Sharded.of(whole, ranks), features_at=features_at), ranks
+        yield replace(model, features=Sharded.of(whole, ranks, by), features_at=features_at), ranks
+
+
+def predicted(features: LinearOperator, inputs: Any, outputs: int, predict: Callable[[Any], Prediction]) -> Prediction:
+    """A prediction at all inputs on every rank, of which each makes a share."""
+    with together(True) as ranks:
+        count = features.shape[0] // (features.datum_rows or outputs)
+        if ranks is None or count < ranks.size:
+            return predict(inputs)
+        cuts = [ranks.cut(count, rank) for rank in range(ranks.size)]
+        heights, (first, last) = [stop - start for start, stop in cuts], cuts[ranks.rank]
+        ranks.check_same("inputs to predict at", repr(features.shape).encode())
+        own = features.inputs_between(first, last)
+        found = ranks.computed("prediction", lambda: predict(inputs[first:last] if own is None else own))
+
+        def gathered(part: Tensor, axis: int) -> Tensor:
+            return ranks.stacked("prediction", heights, lambda: part.movedim(axis, 0)).movedim(0, axis)
+
+        return found.moved(lambda part: gathered(part, 0), lambda part: gathered(part, 1))
 
 
 def _check_same(model: LinearModel, ranks: Ranks, settings: tuple[Any, ...]) -> None:

@@ -135,7 +135,8 @@ def _fit(request: Any, folder: Path, table: str, json: bool, quiet: bool) -> Non
     if table not in ("csv", "parquet"):
         raise ValueError(f"--table is csv or parquet, not {table!r}")
     if not Job.here().first:  # its share of the work; the first says and writes what came of it
-        fitting.fit(request, fitting.Clock(lambda _phase, _share: None))
+        clock = fitting.Clock(lambda _phase, _share: None)
+        recording.record(fitting.fit(request, clock), request, clock)
         return
     writable(folder)
     with console.progress(quiet or json) as tell:

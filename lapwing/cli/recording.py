@@ -10,6 +10,7 @@ import lapwing.recording as recording
 import lapwing.records as records
 from lapwing.cli import folders
 from lapwing.cli.fitting import Clock, Fitted, Request
+from lapwing.cli.jobs import Job
 from lapwing.cli.targets import numbers
 
 
@@ -24,7 +25,7 @@ def record(fitted: Fitted, request: Request, clock: Clock) -> tuple[records.Reco
             inputs, _ = fitted.tensors(dataclasses.replace(loaded, targets=None))
             targets = None if name == "ood" else numbers(loaded, found)
             title = Path(loaded.source).name if name == "ood" else name
-            predictions.append(recording.predict(posterior, inputs, tell))
+            predictions.append(recording.predict(posterior, inputs, tell, processes=Job.here().size))
             cooled = recording.temperature(posterior)
             evaluations.append(recording.of_predictions(title, predictions[-1], targets, loaded.inputs, cooled))
     with clock.phase("explaining"):
@@ -36,7 +37,7 @@ def record(fitted: Fitted, request: Request, clock: Clock) -> tuple[records.Reco
         )  # fmt: skip
     if not predictions:
         with clock.phase("predicting") as tell:
-            predictions.append(recording.predict(posterior, probes, tell))
+            predictions.append(recording.predict(posterior, probes, tell, processes=Job.here().size))
     return dataclasses.replace(whole, seconds=dict(clock.seconds)), predictions[0]
 
 

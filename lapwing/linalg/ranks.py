@@ -7,13 +7,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from hashlib import sha256
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
+Value = TypeVar("Value")
 TIMEOUT = timedelta(minutes=30)  # that one process may be behind the others
 
 
@@ -46,18 +47,59 @@ class Ranks:
 
     def summed(self, what: str, compute: Callable[[], Tensor]) -> Tensor:
         """The sum over ranks of what each computes."""
-        return self._reduced(self._computed(what, compute), dist.ReduceOp.SUM)
+        return self._reduced(self.computed(what, compute), dist.ReduceOp.SUM)
+
+    def summed_parts(self, what: str, shapes: list[tuple[int, int]], like: Tensor, parts: Iterator[Tensor]) -> Tensor:
+        """The sum over ranks of blocks of columns, each sent while its rank makes the next.
+
+        A rank that fails sends zeros for what it has not made, and with every block a mark: so nobody waits for it.
+        """
+        error: Exception | None = None
+        sent: list[tuple[Tensor, Any]] = []
+        for shape in shapes:
+            held = torch.zeros(shape[0] * shape[1] + 1, dtype=like.dtype)
+            try:
+                held[:-1].view(shape).copy_(next(parts)) if error is None else held[-1:].fill_(1)
+            except Exception as caught:  # it is raised below, when the others know
+                error = caught
+                held[-1] = 1
+            with self._losing():
+                sent.append((held, self.group.allreduce([held], dist.AllreduceOptions())))
+        for _, work in sent:
+            self._wait(lambda work=work: work)  # type: ignore[misc]
+
+        def checked() -> int:
+            if error is not None:
+                raise error
+            return 0
+
+        if any(float(held[-1]) for held, _ in sent):
+            self.computed(what, checked)
+        blocks = [held[:-1].view(shape) for (held, _), shape in zip(sent, shapes, strict=True)]
+        return torch.cat(blocks, dim=1).to(like.device)
 
     def most(self, what: str, value: float) -> float:
         """The largest of one number per rank."""
-        return float(self._reduced(self._computed(what, lambda: torch.tensor([value]).double()), dist.ReduceOp.MAX))
+        return float(self._reduced(self.computed(what, lambda: torch.tensor([value]).double()), dist.ReduceOp.MAX))
 
     def stacked(self, what: str, heights: list[int], compute: Callable[[], Tensor]) -> Tensor:
         """The rows of every rank in order; `heights` says how many each has."""
-        own = self._computed(what, compute)
+        return self.stacking(what, heights, compute)()
+
+    def stacking(self, what: str, heights: list[int], compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        """The same, under way while this rank goes on to something else: call what is returned for the rows."""
+        own = self.computed(what, compute)
         padded = torch.zeros(max(heights), *own.shape[1:], dtype=own.dtype)
         padded[: len(own)] = own
-        return torch.cat([part[:height] for part, height in zip(self._all(padded), heights, strict=True)]).to(own)
+        found = [torch.empty_like(padded) for _ in range(self.size)]
+        with self._losing():
+            work = self.group.allgather([found], [padded])
+
+        def arrived() -> Tensor:
+            self._wait(lambda: work)
+            return torch.cat([part[:height] for part, height in zip(found, heights, strict=True)]).to(own)
+
+        return arrived
 
     def check_same(self, what: str, *parts: bytes) -> None:
         """Raise on every rank where one was given something else."""
@@ -89,15 +131,15 @@ class Ranks:
         """Go on alone: what was shared out is from now on done by every rank for itself."""
         self.open = False
 
-    def _computed(self, what: str, compute: Callable[[], Tensor]) -> Tensor:
+    def computed(self, what: str, compute: Callable[[], Value]) -> Value:
         """What this rank computes, once it is known that every rank has done the same and none has failed."""
         value, error = None, None
         try:
             value = compute()
         except Exception as caught:  # it is raised below, when the others know
             error = caught
-        kind, width = sum(what.encode()), 0 if value is None or value.ndim < 2 else value.shape[-1]
-        met = torch.stack(self._all(torch.tensor([kind, width, int(error is not None)])))
+        width = value.shape[-1] if isinstance(value, Tensor) and value.ndim > 1 else 0
+        met = torch.stack(self._all(torch.tensor([sum(what.encode()), width, int(error is not None)])))
         if error is not None:
             raise error
         failed = met[:, 2].nonzero().flatten().tolist()
@@ -123,8 +165,13 @@ class Ranks:
         return found
 
     def _wait(self, begin: Callable[[], Any]) -> None:
-        try:
+        with self._losing():
             begin().wait()
+
+    @contextmanager
+    def _losing(self) -> Iterator[None]:
+        try:
+            yield
         except RuntimeError as error:
             raise RankFailed(
                 f"rank {self.rank} of {self.size} lost another rank, which has ended or has not answered for "

@@ -235,24 +235,56 @@ class Jacobian(LinearOperator):
         return torch.cat([piece.times(columns) for piece in self._pieces(x.shape[1] / 2)]).to(x)
 
     def rmatmat(self, y: Tensor) -> Tensor:
+        (product,) = self.rmatmat_parts(y, y.shape[1])
+        return product
+
+    def rmatmat_parts(self, y: Tensor, columns: int) -> Iterator[Tensor]:
         given, y = y, y.to(self.like)
-        total, start = y.new_zeros(self.shape[1], y.shape[1]), 0
-        for piece in self._pieces(y.shape[1] / 2):
-            height = piece.height if isinstance(piece, _Factored) else len(piece.inputs) * self.outputs
-            total += piece.transposed(y[start : start + height])
-            start += height
-        return total.to(given)
+
+        def pulled() -> Iterator[tuple[_Factored | _Direct, Tensor]]:
+            start = 0
+            for piece in self._pieces(y.shape[1] / 2):
+                height = piece.height if isinstance(piece, _Factored) else len(piece.inputs) * self.outputs
+                yield piece, y[start : start + height]
+                start += height
+
+        for part in self._summed(pulled(), y, columns):
+            yield part.to(given)
 
     def normal(self, x: Tensor, weigh: Weigh | None = None) -> tuple[Tensor, Tensor]:
         """J x and Jᵀ B J x batch by batch, with one pass through the network for both."""
+        image, product = self.normal_parts(x, weigh, x.shape[1])
+        return image, product
+
+    def normal_parts(self, x: Tensor, weigh: Weigh | None, columns: int) -> Iterator[Tensor]:
         given, x = x, x.to(self.like)
-        images, total, start = [], x.new_zeros(self.shape[1], x.shape[1]), 0
-        for piece in self._pieces(x.shape[1]):
-            image = piece.times(x)
-            total += piece.transposed(image if weigh is None else weigh(image, start).to(image))
-            images.append(image)
-            start += len(image)
-        return torch.cat(images).to(given), total.to(given)
+        images: list[Tensor] = []
+
+        def pulled() -> Iterator[tuple[_Factored | _Direct, Tensor]]:
+            start = 0
+            for piece in self._pieces(x.shape[1]):
+                images.append(image := piece.times(x))
+                yield piece, image if weigh is None else weigh(image, start).to(image)
+                start += len(image)
+
+        for number, part in enumerate(self._summed(pulled(), x, columns)):
+            if number == 0:
+                yield torch.cat(images).to(given)
+            yield part.to(given)
+
+    def _summed(
+        self, pulled: Iterator[tuple[_Factored | _Direct, Tensor]], like: Tensor, columns: int
+    ) -> Iterator[Tensor]:
+        """Σ Jᵢᵀ yᵢ over batches, in blocks of columns: the last batch finishes one after the other."""
+        total = like.new_zeros(self.shape[1], like.shape[1])
+        last, own = next(pulled)
+        for piece, block in pulled:
+            total += last.transposed(own)
+            last, own = piece, block
+        for start in range(0, max(1, like.shape[1]), max(1, columns)):
+            at = slice(start, start + columns)
+            total[:, at] += last.transposed(own[:, at])
+            yield total[:, at]
 
     def rows(self, start: int, stop: int) -> Tensor:
         """Rows by one reverse pass per output."""
@@ -287,6 +319,9 @@ class Jacobian(LinearOperator):
             raise ValueError(f"rows {start} to {stop} are not whole data of {self.outputs} rows each")
         inputs = self.inputs
         return replace(self, inputs=Inputs(last - first, lambda a, b: inputs.between(first + a, first + b)))
+
+    def inputs_between(self, first: int, last: int) -> Inputs:
+        return self.between(first * self.outputs, last * self.outputs).inputs
 
     def working_bytes(self, columns: int) -> float:
         """Measured on the first data: what a forward pass keeps, and the factors where they are used."""

@@ -106,6 +106,19 @@ def test_every_route_gives_the_same_products(name, generator):
     check_operator(jacobian, dense, generator)
 
 
+@pytest.mark.parametrize("factored_from", [0, torch.inf])
+def test_products_come_in_blocks_of_columns(factored_from):
+    jacobian, dense = jacobian_of("residual")
+    operator = replace(jacobian, plan=replace(jacobian.plan, factored_from=factored_from, data=2))
+    x, y, rows = normal(dense.shape[1], 7, seed=1), normal(len(dense), 7, seed=2), normal(len(dense), 1, seed=3).abs()
+    image, *parts = operator.normal_parts(x, lambda block, start: rows[start : start + len(block)] * block, 3)
+    torch.testing.assert_close(image, dense @ x, rtol=1e-11, atol=1e-11)
+    both = ((parts, dense.mT @ (rows * (dense @ x))), (list(operator.rmatmat_parts(y, 3)), dense.mT @ y))
+    for found, expected in both:
+        assert [part.shape[1] for part in found] == [3, 3, 1]
+        torch.testing.assert_close(torch.cat(found, dim=1), expected, rtol=1e-11, atol=1e-11)
+
+
 @pytest.mark.parametrize("name", ["residual", "attention"])
 def test_a_sandwich_is_worked_out_batch_by_batch(name):
     jacobian, dense = jacobian_of(name)

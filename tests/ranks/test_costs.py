@@ -48,8 +48,9 @@ def test_products_send_what_the_model_says():
     shared.normal(torch.ones(7, columns, dtype=torch.float64))
     payload = [size for size in group.gathered if size > 24]  # less the three numbers of each handshake
     expected = cost(Pass(36, 1, 7, 0.0, columns, item=8), 2)
+    marks = 8 * len(group.summed)  # with each block, whether a rank has failed
     # a ring sends each rank's half once to the other, and every number that is summed twice by halves
-    assert sum(payload) + sum(group.summed) == expected.sent_bytes
+    assert sum(payload) + sum(group.summed) - marks == expected.sent_bytes
 
 
 def test_one_rank_sends_nothing_and_is_efficient():

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import nn
 
 import lapwing as lw
+from lapwing.linalg.operators import distributed
 from tests.network.networks import normal
 
 N = 23  # no multiple of 2 or 3
@@ -69,6 +70,17 @@ HELD_OUT = labelled(40, 5)
 FITS = {
     "krylov": lambda: gaussian(method=lw.Krylov(rtol=1e-8)),
     "exact": gaussian,
+    "by draws": lambda: gaussian(method=lw.Krylov(rtol=1e-8), shard="draws"),
+    "labels, by draws": lambda: labels(method=lw.Krylov(rtol=1e-8), shard="draws"),
+    "fewer data than ranks, by draws": lambda: lw.fit(
+        network(),
+        (normal(2, 4, seed=1), normal(2, 3, seed=2)),
+        lw.Gaussian(0.1),
+        method=lw.Krylov(rtol=1e-8),
+        draws=5,
+        seed=7,
+        shard="draws",
+    ),
     "cg": lambda: gaussian(method=lw.CG(rtol=1e-10), prior=lw.PerGroup("layer", 2.0)),
     "labels": lambda: labels(method=lw.Krylov(rtol=1e-8)),
     "labels, exact": labels,
@@ -81,12 +93,20 @@ FITS = {
 }
 
 
-FEW = ("krylov", "labels", "data set", "fewer data than ranks")
+FEW = (
+    "krylov", "labels", "data set", "fewer data than ranks", "by draws", "labels, by draws",
+    "fewer data than ranks, by draws",
+)  # fmt: skip
 
 
 def found(posterior) -> dict:
-    inputs = normal(6, 4, seed=9)
+    inputs = normal(7, 4, seed=9)
+    predicted = posterior.predict(inputs, shard=True)
+    outcome = predicted.probs if predicted.labels else predicted.aleatoric_variance
     return {
+        "predicted": torch.stack([predicted.mean, predicted.epistemic_variance, predicted.novelty, outcome]),
+        "samples": predicted.samples.double(),
+        "at fewer inputs than ranks": posterior.predict(inputs[:2], shard=True).epistemic_variance,
         "draws": posterior.draws,
         "functions": posterior.functions(inputs),
         "evidence": torch.tensor(posterior.log_evidence.value),
@@ -119,6 +139,8 @@ def main(job: str, folder: Path, ranks: int) -> None:
             broken(how)
         case which:
             chosen = FITS if which == "all" else {name: FITS[name] for name in FEW}
+            if which == "few":
+                distributed.BUCKET_BYTES = 1300  # two of five columns
             torch.save({name: found(fit()) for name, fit in chosen.items()}, folder / f"{rank()}.pt")
             torch.save(kept(folder / "kept").draws, folder / f"kept {rank()}.pt")
             if rank() == 0:  # afterwards a rank may go on alone

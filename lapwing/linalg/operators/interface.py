@@ -50,6 +50,16 @@ class LinearOperator(ABC):
         image = self.matmat(x)
         return image, self.rmatmat(image if weigh is None else weigh(image, 0))
 
+    def rmatmat_parts(self, y: Tensor, columns: int) -> Iterator[Tensor]:  # (d, columns) each
+        """Aᵀ y in blocks of so many columns, each as soon as it is finished: to be sent while the next is made."""
+        yield from self.rmatmat(y).split(columns, dim=1)
+
+    def normal_parts(self, x: Tensor, weigh: Weigh | None, columns: int) -> Iterator[Tensor]:
+        """A x, then Aᵀ B A x in blocks of so many columns, each as soon as it is finished."""
+        image, product = self.normal(x, weigh)
+        yield image
+        yield from product.split(columns, dim=1)
+
     def on_rows(self, start: int, stop: int) -> LinearOperator | None:
         """A square operator that acts on rows start to stop by themselves, as a block of its own; None elsewhere."""
         del start, stop
@@ -63,6 +73,10 @@ class LinearOperator(ABC):
     def between(self, start: int, stop: int) -> LinearOperator:
         """Rows start to stop, of whole data, as an operator whose products cost their share."""
         raise ValueError(f"the rows {start} to {stop} of {type(self).__name__} cannot be multiplied by themselves")
+
+    def inputs_between(self, first: int, last: int) -> Any:
+        """The inputs of some data, counted from 0, in a form that made this operator; None where it has none."""
+        del first, last
 
     def rows(self, start: int, stop: int) -> Tensor:  # (stop - start, d)
         """A block of rows as a dense tensor."""
