@@ -15,6 +15,7 @@ from lapwing.bayes.noise import DATA, PRIOR, Noise
 from lapwing.bayes.priors import DiagonalPrior
 from lapwing.linalg import krylov
 from lapwing.linalg.estimators import Estimate
+from lapwing.linalg.memory import available_bytes
 from lapwing.linalg.operators import (
     BLOCK_ELEMENTS,
     Dense,
@@ -35,6 +36,7 @@ NO_CLOSED_FORM = (
 )
 
 
+AT_ONCE = 64  # directions, or rows, of a projection
 ROUGH_SPACE = 0.3  # the evidence is not looked for where draws from a Krylov space are worse than this
 
 
@@ -277,10 +279,11 @@ class Whitened:
 
     def project(self, features: LinearOperator) -> Tensor:  # (rows, rank)
         """Features times std · V: by blocks of rows, or of columns where V is a Krylov space."""
+        rank, d = len(self.values), features.shape[1]
+        width = max(1, min(AT_ONCE, int(available_bytes() / 3 / (24 * d))))  # three copies in double
         if isinstance(self.statistics.basis, Spectrum):
-            rows = row_blocks(features, max(BLOCK_ELEMENTS, 64 * features.shape[1]))
+            rows = row_blocks(features, max(BLOCK_ELEMENTS, width * d))
             return torch.cat([self.statistics.basis.coordinates(block.double() * self.std) for block in rows])
-        rank, width = len(self.values), 64
         blocks = []
         for start in range(0, rank, width):
             units = torch.zeros(rank, min(width, rank - start), dtype=torch.float64)

@@ -77,6 +77,23 @@ def test_what_cannot_fit_is_refused_before_any_work(method):
         fit(memory="20kB", method=method)
 
 
+@pytest.mark.parametrize("method", [lw.Krylov(rtol=1e-6), lw.Exact()], ids=str)
+def test_a_projection_keeps_to_its_memory(method, monkeypatch):
+    """Directions of a Krylov space, or rows, a few at a time: 723 weights, three of them in double for 3 × 52 kB."""
+    posterior = fit(method=method, prior=lw.Isotropic(1.0))
+    known, features = posterior.closed_form(), posterior.features_at(normal(20, 4, seed=5))
+    expected = features.dense() @ (
+        known.std[:, None] * known.statistics.basis.expand(torch.eye(len(known.values)).double())
+    )
+    seen, product = [], type(features).matmat
+    monkeypatch.setattr(type(features), "matmat", lambda self, x: seen.append(x.shape[1]) or product(self, x))
+    with within(3 * 3 * 24 * 723):
+        found = known.project(features)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9 * float(expected.abs().max()))
+    assert all(columns <= 3 for columns in seen)
+    assert bool(seen) == isinstance(method, lw.Krylov)
+
+
 def test_memory_in_words():
     assert as_bytes("2 GiB") == 2 * 2**30
     for wrong in ("lots", "8 gb", "-1GB", "0MB", "", -5.0, float("nan"), "8"):
