@@ -23,6 +23,7 @@ from lapwing.network.batches import as_batches
 from lapwing.network.jacobian import Jacobian, Network, prepared
 
 COLUMNS, CLASSES = 4, 10
+MULTIPLES = (0.01, 0.1, 1.0, 10.0)  # of the precision found, at which the evidence is told
 
 
 def measure(kind: str, width: int, n: int, **given: Any) -> dict:
@@ -98,7 +99,16 @@ def all_weights(width: int, n: int, draws: int, held_out: int, memory: str, pict
         progress=False,
     )  # fmt: skip
     fit_seconds = time.perf_counter() - started
-    return told(model, task, posterior, held_out, fit_seconds)
+    found = told(model, task, posterior, held_out, fit_seconds)
+    curve, best, started = posterior.curve, float(posterior.prior.precision[0]), time.perf_counter()
+    assert curve.held_out is not None
+    evidence = {f"{best * often:.4g}": posterior.at(precision=best * often).log_evidence.value for often in MULTIPLES}
+    return {
+        **found, "log_evidence": evidence, "evidence_seconds": time.perf_counter() - started,
+        "held_out_curve": {
+            f"{at:.4g}": value for at, value in zip(curve.precision.tolist(), curve.held_out.tolist(), strict=True)
+        },
+    }  # fmt: skip
 
 
 def part_of_them(width: int, n: int, size: int, held_out: int, pictures: int) -> dict:
