@@ -1,5 +1,7 @@
 """The part of docs/benchmarks.md about several processes and hostile files."""
 
+import math
+
 
 def table(columns: list[str], rows: list[list[str]]) -> str:
     lines = [columns, ["---"] * len(columns), *rows]
@@ -67,7 +69,20 @@ def large(cells: dict) -> str:
         ["posterior", "weights", "pictures", "method", "fit", "peak memory", "prediction of a picture",
          "NLL over the network's"], rows,
     )  # fmt: skip
-    return f"{costs}\n\n{fits}" if rows else costs
+    curves = [over_precision(name, cell["result"]) for name, cell in cells.items() if "log_evidence" in cell["result"]]
+    return "\n\n".join([costs, *([fits] if rows else []), *curves])
+
+
+def over_precision(name: str, r: dict) -> str:
+    """Evidence and held-out density at a few precisions; they need not agree on the best."""
+    held_out = {float(at): value for at, value in r["held_out_curve"].items()}
+    rows = [
+        [at, f"{value:,.0f}", f"{held_out[min(held_out, key=lambda one: abs(math.log(one / float(at))))]:.2f}"]
+        for at, value in r["log_evidence"].items()
+    ]
+    return f"{name}, {r['weights']:,} of them:\n\n" + table(
+        ["prior precision", "log evidence", "held-out log density"], rows
+    )
 
 
 def page(parts: dict) -> str:
