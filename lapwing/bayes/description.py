@@ -9,6 +9,7 @@ from torch import Tensor
 from lapwing.bayes.likelihoods import Gaussian
 from lapwing.bayes.priors import DiagonalPrior
 
+FAR = 1.5  # times the noise that the linear model leaves
 WANTED = {
     "stiffest": "no error bars from the weights, so noise or a temperature alone do as well",
     "widest": "wider ones than the data allow",
@@ -47,7 +48,19 @@ def _noise(posterior: Posterior) -> str:
         heat = "" if posterior.temperature == 1 else f", temperature {posterior.temperature:.3g}"
         return f"likelihood          {type(posterior.likelihood).__name__}, {posterior.link} link{heat}"
     how = "tuned" if posterior.given.noise_std is None else "given"
-    return f"noise std           {_listed(posterior.likelihood.noise_std.reshape(-1))}, {how}"
+    std = posterior.likelihood.noise_std.reshape(-1)
+    return f"noise std           {_listed(std)}, {how}{_short_of_minimum(posterior.diagnostics, std)}"
+
+
+def _short_of_minimum(told: dict[str, Any], std: Tensor) -> str:
+    """Where a network leaves far more than its linear model would."""
+    left = std.new_tensor(told.get("network_leaves", [0.0]))
+    if not bool((left > FAR * std).any()):
+        return ""
+    return (
+        f"; the network itself leaves {_listed(left)}, which its predictions count as noise: it is short of its "
+        'minimum, train it further or use predict(mean="linear")'
+    )
 
 
 def _listed(values: Tensor) -> str:

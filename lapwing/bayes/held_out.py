@@ -45,6 +45,7 @@ def tuned(posterior: Posterior, validation: Any, link: Link, temperature: Temper
     else:
         curve = tuning.by_solving(posterior.at_multiple, held, noise_std=given[0] if given else None)
     found = posterior.at_multiple(curve.best_precision, curve.best_noise, "held-out density")
+    found.diagnostics.pop("network_leaves", None)  # the noise is now that around the network
     return replace(
         found, held_out_curve=curve.scaled(float(posterior.prior.precision[0])),
         diagnostics={**found.diagnostics, "edge_of_range": curve.edge},

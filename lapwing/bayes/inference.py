@@ -19,7 +19,7 @@ from lapwing.bayes.approximate import (
 from lapwing.bayes.keeping import journal_of, kept_prior
 from lapwing.bayes.laplace import check_not_interpolating, surrogate, tangent
 from lapwing.bayes.likelihoods import Curved, Gaussian
-from lapwing.bayes.linear_model import LinearModel
+from lapwing.bayes.linear_model import LinearModel, left_by_centre
 from lapwing.bayes.methods import CG, SGD, AtTheWeights, Exact, Krylov, LowRank, Method, Structural
 from lapwing.bayes.modes import with_mode
 from lapwing.bayes.noise import Noise
@@ -118,6 +118,8 @@ def _inferred(
     if validation is not None and (choice.tuned or not labels):
         report("tuning the precision on held-out data")
         posterior = _on_held_out(posterior, validation)
+    elif model.centre is not None and not labels and model.gaussian.noise_std is None:
+        posterior.diagnostics["network_leaves"] = left_by_centre(model).tolist()
     posterior.diagnostics["memory"] = memory
     if isinstance(model.likelihood, Curved):
         posterior.diagnostics["curvature"] = model.likelihood.curvature

@@ -120,6 +120,13 @@ class LinearModel:
         return product.double()
 
 
+def left_by_centre(model: LinearModel) -> Tensor:  # (noise groups,)
+    """The root mean square of what the centre itself leaves of the targets, under Gaussian noise."""
+    residuals, groups = model.targets.reshape(-1).double() - model.at_centre(), model.gaussian.row_groups(model.targets)
+    counts = model.row_counts
+    return (groups.bincount(counts * residuals.square()) / groups.bincount(counts)).sqrt()
+
+
 def check_finite(what: str, operator: LinearOperator) -> None:
     """Raise where a stored matrix holds NaN, infinity, or numbers whose squares leave the range of float64."""
     values = _stored(operator)

@@ -123,7 +123,8 @@ class Posterior:
     ) -> Prediction:  # fmt: skip
         """The predictive distribution at new inputs: closed form or from draws, with function draws beside it.
 
-        The mean of a linearised network is the network's own output, or with mean="linear" that of the linear model.
+        The mean of a linearised network is the network's own output, or with mean="linear" that of the linear model;
+        a noise that evidence found counts around the former as no less than what the network leaves of its own data.
         `link` says how logits become probabilities; None is the one that the precision was tuned with. With `bounds`, a
         Krylov posterior adds lower and upper bounds on its variances, which on the dual side take a pass over the
         training data. With `shard`, all processes of a job that call this together predict at a share of the inputs
@@ -142,7 +143,7 @@ class Posterior:
         seen, of = self.seen_at(features, centre, batch_size), self.likelihood
         spread = seen.spread.like(centre)
         if tangent is None:
-            shown, noise = lambda values: values, self._noise_at(centre)
+            shown, noise = lambda values: values, self._noise_at(centre, mean)
         else:
             shown, noise = tangent.likelihood.observed, tangent.likelihood.noise_variance(centre, spread)
         variance, rows = shown(placed(of, spread.variance, centre)), as_rows(of, centre)
@@ -158,9 +159,15 @@ class Posterior:
             labels=tangent and Labels(tangent.likelihood, link or self.link, spread, self.temperature, rows),
         )
 
-    def _noise_at(self, outputs: Tensor) -> Tensor | str:
-        """The noise variance, in a shape that broadcasts against outputs of any shape."""
-        found = self.gaussian.variance_at(self.outputs)
+    def _noise_at(self, outputs: Tensor, mean: Literal["network", "linear"]) -> Tensor | str:
+        """The noise variance, in a shape that broadcasts against outputs of any shape.
+
+        Evidence finds the noise that the linear model's mode leaves. A network that is short of its minimum leaves
+        more, and around its own outputs that is what observations are off by.
+        """
+        found, left = self.gaussian.variance_at(self.outputs), self.diagnostics.get("network_leaves")
+        if left is not None and mean == "network" and isinstance(found, Tensor):
+            found = torch.maximum(found, torch.tensor(left).double().square().reshape(found.shape).to(found))
         return found.reshape(outputs.shape[1:]) if isinstance(found, Tensor) and found.ndim else found
 
     def predict_bytes(self, inputs: Any) -> float:
@@ -215,7 +222,10 @@ class Posterior:
         """
         prior = self.prior if precision is None else self.prior.with_precision(precision)
         noise = self.noise_precision if noise_std is None else self._relative_precision(noise_std)
-        return assemble(self, prior, noise, tuned_by="given")
+        found = assemble(self, prior, noise, tuned_by="given")
+        if noise_std is not None:
+            found.diagnostics.pop("network_leaves", None)
+        return found
 
     def update(self, data: Any, *, retune: bool = False) -> Posterior:
         """The posterior given more data, without starting over and with the same noise behind every draw.

@@ -19,7 +19,7 @@ from lapwing.bayes.approximate import Approximate
 from lapwing.bayes.iterative import Sampler
 from lapwing.bayes.laplace import Tangent, surrogate, tangent
 from lapwing.bayes.likelihoods import Gaussian
-from lapwing.bayes.linear_model import LinearModel
+from lapwing.bayes.linear_model import LinearModel, left_by_centre
 from lapwing.bayes.noise import DATA, Noise
 from lapwing.bayes.priors import DiagonalPrior, Isotropic
 from lapwing.bayes.statistics import (
@@ -85,6 +85,8 @@ def finished(like: Posterior, *, retune: bool) -> Posterior:
     result = assemble(like, prior, noise, tuned_by=tuned_by)
     if result.model is not None:
         result.diagnostics["residuals"] = result.residuals().tolist()
+        if "network_leaves" in told:
+            result.diagnostics["network_leaves"] = left_by_centre(result.model).tolist()
     return result
 
 
