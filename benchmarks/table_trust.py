@@ -1,6 +1,7 @@
 """The part of docs/benchmarks.md about several processes and hostile files."""
 
 import math
+import statistics
 
 
 def table(columns: list[str], rows: list[list[str]]) -> str:
@@ -70,7 +71,26 @@ def large(cells: dict) -> str:
          "NLL over the network's"], rows,
     )  # fmt: skip
     curves = [over_precision(name, cell["result"]) for name, cell in cells.items() if "log_evidence" in cell["result"]]
-    return "\n\n".join([costs, *([fits] if rows else []), *curves])
+    return "\n\n".join([costs, growth(cells), *([fits] if rows else []), *curves])
+
+
+def growth(cells: dict) -> str:
+    """Exponents of the cost of a product, by least squares in logarithms."""
+    found = [(cell["result"], cell["arguments"]) for cell in cells.values() if cell["arguments"]["kind"] == "cost"]
+    over_d = [(r["weights"], r) for r, given in found if given["n"] == 16]
+    over_n = [(given["n"], r) for r, given in found if given["width"] == 19]
+
+    def exponent(points: list[tuple[int, dict]], key: str) -> float:
+        return statistics.linear_regression([math.log(at) for at, _ in points], [math.log(r[key]) for _, r in points])[
+            0
+        ]
+
+    return (
+        f"A product grows like the number of weights to the power {exponent(over_d, 'product_seconds'):.2f} and that of "
+        f"pictures to the power {exponent(over_n, 'product_seconds'):.2f}, a forward pass to the powers "
+        f"{exponent(over_d, 'forward_seconds'):.2f} and {exponent(over_n, 'forward_seconds'):.2f}: in forward passes the "
+        f"powers are {exponent(over_d, 'forward_passes'):.2f} and {exponent(over_n, 'forward_passes'):.2f}."
+    )
 
 
 def over_precision(name: str, r: dict) -> str:
