@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+
 from table_networks import results, table
 
 
@@ -16,15 +18,17 @@ def digits(cells: dict) -> str:
         def mean(key: str, found: list[dict] = found) -> float:
             return sum(result[key] for result in found) / len(found)
 
+        gaps = [result["log_density"] - result["log_density_dropout"] for result in found]
+        error = f" ± {statistics.stdev(gaps) / len(gaps) ** 0.5:.2f}" if len(gaps) > 1 else ""
         ahead = sum(result["log_density"] > result["log_density_dropout"] for result in found)
         pooled = (sum(result["z_std"] ** 2 for result in found) / len(found)) ** 0.5
         rows.append([
             name, f"{len(found)}", f"{mean('log_density'):.2f}", f"{mean('log_density_linear'):.2f}",
-            f"{mean('log_density_dropout'):.2f}", f"{mean('log_density_unit'):.2f}", f"{ahead} of {len(found)}",
-            f"{pooled:.2f}", f"{mean('psnr'):.1f} / {mean('psnr_dropout'):.1f} / {mean('psnr_tv'):.1f}",
+            f"{mean('log_density_dropout'):.2f}", f"{mean('log_density_unit'):.2f}", f"{statistics.mean(gaps):+.2f}{error}",
+            f"{ahead} of {len(found)}", f"{pooled:.2f}", f"{mean('psnr'):.1f} / {mean('psnr_dropout'):.1f} / {mean('psnr_tv'):.1f}",
         ])  # fmt: skip
     return table(
-        ["angles, noise", "digits", "log-density", "about the linear mean", "dropout", "unit variance", "ahead of dropout",
+        ["angles, noise", "digits", "log-density", "about the linear mean", "dropout", "unit variance", "over dropout", "ahead of it",
          "errors over error bars", "PSNR: DIP / dropout / TV"], rows,
     )  # fmt: skip
 
@@ -62,9 +66,9 @@ def page(parts: dict) -> str:
 ## Scans of digits from few angles
 
 MNIST test digits of 28 × 28 pixels. Log-densities of the true image per pixel, higher is better; errors over error bars
-are a root mean square, 1 where the error bars are right. The same stabiliser is added to every variance. Three digits a row,
-where ten are planned (a cell takes half a minute of a free core): few for a claim. In the mean of the three, the
-linearised network is above dropout in seven settings of eight, most from few angles, and far above unit variance in all. The bundled row only
+are a root mean square, 1 where the error bars are right. The same stabiliser is added to every variance. Ten digits a row. In the
+mean the linearised network is above dropout in all eight settings, most from few angles; from 30 angles with 5 % noise that is a tie
+(the difference is below its standard error). It is far above unit variance in all, and errors are as large as their bars say to within a quarter. The bundled row only
 shows that the script works: its network is stopped after ten steps.
 
 {digits(parts["ct_digits"])}
