@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeGuard, final
@@ -12,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler, Subset, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
 
 from lapwing.network.keyed import TARGETS, Batch, Keyed, read_batch
 from lapwing.network.nests import Nest, Sample, leaves, nested, outline, tensors_in
@@ -128,11 +130,13 @@ def as_batches(data: Any, batch_size: int | None = None, *, labelled: bool = Tru
     """Batches of tensors, dictionaries or tuples in memory, a Dataset, a DataLoader, or a list or iterable of batches.
 
     A batch is a pair of inputs and targets, or a dictionary; `Keyed` says what its parts are where that is not plain. A
-    DataLoader is read in the order of its data set, whatever its sampler does; an iterable data set in its own order.
+    DataLoader is read in the order of its data set, all of it; an iterable data set in its own order.
     Data that differ from one pass to the next, as with augmentation, are refused: the same datum would count as many.
     """
     batches = _read(data, batch_size or BATCH_SIZE, labelled)
-    first, again = next(batches.read(), None), next(batches.read(), None)
+    first = next(batches.read(), None)
+    with _other_random_state():  # the same one would give random transforms the same numbers again
+        again = next(batches.read(), None)
     if first is None or not len(first.inputs):
         raise ValueError("the data are empty: at least one pair of inputs and targets is needed")
     if again is None:
@@ -141,8 +145,8 @@ def as_batches(data: Any, batch_size: int | None = None, *, labelled: bool = Tru
         raise ValueError(f"{NO_TARGETS}, in batches of {outline(first.inputs)}")
     if not all(_same(*both) for both in zip(_parts(first), _parts(again), strict=True)):
         raise ValueError(
-            "two passes over the data differ: turn augmentation and random transforms off, the posterior needs the "
-            "same data at every pass"
+            "two passes over the data differ: their first batch is another one when it is read again. Turn "
+            "augmentation and random transforms off, the posterior needs the same data at every pass"
         )
     check_finite_batch(first.inputs, first.targets, number=0)
     return batches
@@ -174,6 +178,17 @@ def untouched_random_state() -> Iterator[None]:
         np.random.set_state(states[1])  # noqa: NPY002
 
 
+@contextmanager
+def _other_random_state() -> Iterator[None]:
+    """Inside, the global random states are others than outside."""
+    with untouched_random_state():
+        seed = (torch.initial_seed() + 1) % 2**32
+        torch.manual_seed(seed)
+        np.random.seed(seed)  # noqa: NPY002
+        random.seed(seed)
+        yield
+
+
 def _same(one: Tensor, other: Tensor) -> bool:
     """Equal to the bit, NaN included: it is found later, with its place."""
     return one.shape == other.shape and bool(((one == other) | ((one != one) & (other != other))).all())
@@ -202,6 +217,7 @@ def _read(data: Any, batch_size: int, labelled: bool) -> Batches:
 def _source(data: Any, batch_size: int, pieces: Callable[[Any, int], list[Any]]) -> Any:
     """Something to iterate over again and again: a list of batches, a loader in order, or the iterable itself."""
     if isinstance(data, DataLoader):
+        _check_loader(data)
         whole = isinstance(data.dataset, IterableDataset)
         return data if whole else _ordered(data.dataset, data.batch_size or batch_size, data)
     if isinstance(data, IterableDataset):
@@ -222,6 +238,32 @@ def _source(data: Any, batch_size: int, pieces: Callable[[Any, int], list[Any]])
         f"cannot read data of type {type(data).__name__}: expected (inputs, targets), a dictionary, a Dataset, a "
         "DataLoader, or a list or iterable of batches"
     )
+
+
+def _check_loader(loader: DataLoader) -> None:
+    """Refuse a loader that leaves data out, and say where all are read though it would leave some out."""
+    dropping = loader.drop_last or getattr(loader.batch_sampler, "drop_last", False)
+    if not _has_length(loader):
+        if dropping:
+            raise ValueError(
+                "the DataLoader has drop_last=True, which leaves data of a stream out at its end: pass drop_last=False"
+            )
+        return
+    size, sampler = len(loader.dataset), loader.sampler  # type: ignore[arg-type]
+    read = len(sampler) if isinstance(sampler, Sized) and not isinstance(sampler, DistributedSampler) else size
+    if read < size:
+        raise ValueError(
+            f"the sampler of the DataLoader reads {read:,} of {size:,} data, and lapwing reads a data set as a whole: "
+            "pass a DataLoader of torch.utils.data.Subset(dataset, indices) instead of a sampler"
+        )
+    batch_size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
+    dropped = size % batch_size if dropping and batch_size else 0
+    if dropped:
+        warnings.warn(
+            f"the DataLoader has drop_last=True and leaves {dropped:,} of {size:,} data out at every pass; lapwing "
+            "reads all of them, in their order: pass drop_last=False, or a Subset of those that are meant",
+            stacklevel=7,  # the caller of `fit`
+        )
 
 
 def _bare(data: Any) -> bool:

@@ -1,9 +1,20 @@
 """Data in every form: each gives the posterior of plain tensors, or of a dense formula; what cannot be is refused."""
 
+import random
+
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    SequentialSampler,
+    SubsetRandomSampler,
+    TensorDataset,
+)
 
 from lapwing import Bernoulli, Categorical, Exact, Gaussian, Isotropic, Krylov, fit
 from lapwing.network.batches import as_batches
@@ -104,6 +115,24 @@ def test_every_form_of_data_gives_the_posterior_of_plain_tensors(form):
     assert_same(posterior, plain)
     prediction, expected = posterior.predict(FORMS[form]), plain.predict(X)
     torch.testing.assert_close(prediction.epistemic_variance, expected.epistemic_variance, rtol=1e-9, atol=1e-12)
+
+
+LOADERS = {
+    "drop_last": DataLoader(Pairs(X, Y), 4, drop_last=True),
+    "a batch sampler that drops": DataLoader(Pairs(X, Y), batch_sampler=BatchSampler(SequentialSampler(X), 4, True)),
+}
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_data_that_a_loader_drops_are_counted_and_read_all_the_same(kind):
+    with pytest.warns(UserWarning, match="leaves 3 of 11 data out.*lapwing reads all of them") as found:
+        posterior = gaussian(mlp(), LOADERS[kind])
+    assert_same(posterior, gaussian(mlp(), (X, Y)))
+    assert len(found) == 1
+
+
+def test_a_loader_that_drops_nothing_is_taken_without_a_word():
+    gaussian(mlp(), DataLoader(Pairs(X, Y), 11, drop_last=True))
 
 
 @pytest.mark.parametrize(
@@ -336,13 +365,30 @@ class Shrinking:
         return iter([(X[:4], Y[:4])] + [(X[4:], Y[4:])] * (self.passes <= 4))
 
 
+class Jittered(Pairs):
+    """A random transform of the inputs, by one of the global random states."""
+
+    def __init__(self, draw):
+        super().__init__(X, Y)
+        self.draw = draw
+
+    def __getitem__(self, i: int) -> tuple:
+        return self.x[i] + self.draw(), self.y[i]
+
+
 def ragged():
     batch = tokens()
     return [batch, {key: value[:, :4] for key, value in batch.items()}]
 
 
 TOKENS = tokens()
+HALF = SubsetRandomSampler(range(5))
 BAD = {
+    "random transforms by torch": (lambda: gaussian(mlp(), Jittered(lambda: torch.rand(()))), "random transforms off"),
+    "random transforms by NumPy": (lambda: gaussian(mlp(), Jittered(np.random.rand)), "random transforms off"),
+    "random transforms by Python": (lambda: gaussian(mlp(), DataLoader(Jittered(random.random), 4)), "random transforms off"),
+    "a stream that is cut at its end": (lambda: gaussian(mlp(), DataLoader(Stream(X, Y), 4, drop_last=True)), "drop_last=False"),
+    "a sampler of a part": (lambda: gaussian(mlp(), DataLoader(Pairs(X, Y), 4, sampler=HALF)), "5 of 11 data.*Subset"),
     "a mask that does not fit": (lambda: gaussian(mlp(), Keyed((X, Y, torch.ones(11, 3)), mask=2)), r"mask of shape \(11, 3\) does not fit targets of shape \(11, 2\)"),
     "a mask of numbers": (lambda: gaussian(mlp(), Keyed((X, Y, 2 * torch.ones(11, 2)), mask=2)), "true or false"),
     "a mask that leaves nothing": (lambda: gaussian(mlp(), Keyed((X, Y, torch.zeros(11, 2)), mask=2)), "every weight is zero"),
