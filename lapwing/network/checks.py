@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from lapwing.network.batches import check_finite_batch, untouched_random_state
+from lapwing.network.batches import Inputs, check_finite_batch, untouched_random_state
 from lapwing.network.jacobian import Network
-from lapwing.network.nests import Sample, call, leaves
+from lapwing.network.nests import Sample, call, leaves, outline
 
 
 def checked_outputs(network: Network, inputs: Sample, number: int = 0) -> Tensor:
@@ -22,7 +22,7 @@ def checked_outputs(network: Network, inputs: Sample, number: int = 0) -> Tensor
     _check_kind(network, inputs)
     check_finite_batch(inputs, None, number=number)
     with untouched_random_state():
-        outputs, again = network.outputs(inputs), network.outputs(inputs)
+        outputs, again = taken(network, inputs), network.outputs(inputs)
     if outputs.ndim == 0 or len(outputs) != len(inputs):
         raise ValueError(
             f"the network returns {tuple(outputs.shape)} for {len(inputs)} inputs: expected one row per input"
@@ -41,6 +41,41 @@ def checked_outputs(network: Network, inputs: Sample, number: int = 0) -> Tensor
     if not torch.equal(outputs, again):
         raise ValueError("two calls of the network differ: it is random, and a posterior needs a function")
     return outputs
+
+
+def taken(network: Network, inputs: Sample, fitted: Inputs | None = None, axes: int | None = None) -> Tensor:
+    """The network's outputs, or what shape of inputs it does not take and which one it was fitted with.
+
+    `axes` are those of its outputs there.
+    """
+    try:
+        outputs = network.outputs(inputs)
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, IndexError) as error:
+        _check_kind(network, inputs)
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"the network does not take inputs of {_told(inputs, fitted)} ({reason})") from error
+    if axes is not None and outputs.ndim != axes:
+        raise ValueError(
+            f"the network returns {tuple(outputs.shape)}, not one row per input, for inputs of {_told(inputs, fitted)}"
+        )
+    return outputs
+
+
+def _told(inputs: Sample, fitted: Inputs | None) -> str:
+    """The shape of some inputs, that of those of the fit where they are known, and what to do."""
+    given = outline(inputs).removeprefix("Tensor ")
+    if fitted is None:
+        return f"shape {given}: expected many along the first axis, each as in its training; one is inputs[None]"
+    before = next(iter(fitted))
+    known = outline(before).removeprefix("Tensor ")
+    if isinstance(inputs, Tensor) and isinstance(before, Tensor):
+        each = tuple(before.shape[1:])
+        if tuple(inputs.shape) == each:
+            return f"shape {given}, which is that of a single one: pass inputs[None], or a batch of them"
+        known = str(("n", *each)).replace("'n'", "n")
+    return f"shape {given}: expected {known}, as in the data that it was fitted with"
 
 
 def first_broken_layer(model: nn.Module, fixed: dict[str, Tensor], inputs: Sample) -> str:

@@ -16,6 +16,8 @@ from lapwing.bayes.linear_model import Centre, LinearModel
 from lapwing.bayes.posterior import Posterior
 from lapwing.linalg.operators import as_operator
 from lapwing.network.batches import as_batches
+from lapwing.network.checks import taken
+from lapwing.network.jacobian import Network
 from lapwing.network.linearisation import linearise
 from lapwing.network.parameters import Select, check_model, fingerprint
 
@@ -62,8 +64,7 @@ def _linearised(stored: Stored, model: nn.Module, names: tuple[str, ...]) -> tup
     def linear(inputs: Any) -> LinearModel:
         if not found:
             first = inputs[:1] if isinstance(inputs, Tensor) else next(iter(as_batches(inputs)))[0][:1]
-            with torch.no_grad():
-                outputs = model(first)
+            outputs = taken(Network.of(model), first)
             named = stored.plain.get("likelihood") or {}
             if named.get("name") == "Categorical":  # whose classes may lie on any axis
                 dim = named.get("dim", -1)

@@ -15,7 +15,7 @@ from lapwing.bayes.methods import AtTheWeights
 from lapwing.linalg.curvature import Curvature
 from lapwing.linalg.journal import Journal
 from lapwing.network.batches import NO_TARGETS, Batches, Inputs, as_batches, check_finite_batch
-from lapwing.network.checks import checked_outputs
+from lapwing.network.checks import checked_outputs, taken
 from lapwing.network.groups import weight_groups
 from lapwing.network.hessian import dense
 from lapwing.network.jacobian import Jacobian, Network, Plan, prepared
@@ -74,7 +74,9 @@ def linearise(
             )
         ),
         centre=Centre(
-            lambda inputs: _joined([network.outputs(batch) for batch in _inputs(network, inputs)]), network.weights,
+            lambda inputs: _joined(
+                [taken(network, batch, features.inputs, outputs.ndim) for batch in _inputs(network, inputs)]
+            ), network.weights,
             network.layout.names, network.layout.mask, lambda: fingerprint(network.fixed),
             lambda inputs, change: _joined(
                 [network.moved(change).outputs(batch) for batch in _inputs(network, inputs)]
