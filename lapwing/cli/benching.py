@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
+from lapwing.bench.tasks import TASKS
+
 if TYPE_CHECKING:
     from lapwing.bench.ledger import Outcome
     from lapwing.bench.studies import Study
@@ -46,11 +48,19 @@ class Finished:
 
 def study(name: str) -> Study:
     """A task by its name, or an error that lists them."""
+    if name not in TASKS:
+        raise ValueError(f"no task is called {name!r}; there are {', '.join(TASKS)}")
     from lapwing.bench.studies import STUDIES
 
-    if name not in STUDIES:
-        raise ValueError(f"no task is called {name!r}; there are {', '.join(STUDIES)}")
     return STUDIES[name]
+
+
+def contents(task: str) -> tuple[list[str], dict[str, Any]]:
+    """What a task can be run with, in words and as plain values."""
+    chosen = study(task)
+    found = {"methods": chosen.methods, "data": chosen.data, "scores": chosen.scores}
+    words = [f"{chosen.name}: {chosen.about}", *(f"  {name}: {', '.join(parts)}" for name, parts in found.items())]
+    return words, {"task": chosen.name, "about": chosen.about, **found}
 
 
 def numbers(text: str | None) -> tuple[int, ...] | None:

@@ -5,21 +5,22 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import sys
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lapwing.bench.tasks import TASKS
 from lapwing.cli import console
 from lapwing.cli.jobs import Job
 
 if TYPE_CHECKING:
     from lapwing.records import Record
 
-EXAMPLES = """
+EXAMPLES = """\b
 Examples, to be run where model.py defines make(), which returns your network:
-
-  lapwing fit model.py:make train.csv --weights weights.pt --validation held_out.csv --test test.csv
+  lapwing fit model.py:make train.csv --weights weights.pt --test test.csv
   lapwing predict runs/train new.csv
   lapwing evaluate runs/train test.csv --ood other.csv
   lapwing report runs/one runs/two --out compared.html
@@ -27,13 +28,26 @@ Examples, to be run where model.py defines make(), which returns your network:
 
 app = typer.Typer(
     name="lapwing", no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False,
-    help="Honest error bars for what you already trained.", epilog=EXAMPLES.replace("\n", "\n\n"),
+    help="Honest error bars for what you already trained.", epilog=EXAMPLES,
 )  # fmt: skip
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show where an error came from.")]
 Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, mps.")]
 Model = Annotated[str | None, typer.Option(help="package.module:factory or file.py:factory of the run's network.")]
+
+
+def _tasks() -> str:
+    """The end of the help of `bench`: every task, and an example."""
+    width = max(map(len, TASKS)) + 4
+    listed = "\n".join(
+        textwrap.fill(f"  {name:<{width - 2}}{about}", 78, subsequent_indent=" " * width, break_on_hyphens=False)
+        for name, about in TASKS.items()
+    )
+    examples = """
+  lapwing bench uci --list
+  lapwing bench uci --data yacht,energy --methods map,ensemble --seeds 0-4"""
+    return f"\b\nTasks:\n{listed}\n\n\b\nExamples:{examples}"
 
 
 def run() -> None:
@@ -63,7 +77,10 @@ def _all(
             )
 
 
-@app.command(epilog="Example: lapwing fit model.py:make train.csv --weights weights.pt --validation held_out.csv")
+@app.command(
+    short_help="Put error bars on a trained network.",
+    epilog="Example: lapwing fit model.py:make train.csv --weights weights.pt --validation held_out.csv",
+)
 def fit(
     model: Annotated[str, typer.Argument(help="Your network: package.module:factory or file.py:factory.")],
     data: Annotated[
@@ -115,7 +132,7 @@ def fit(
     Started by torchrun, its processes share the data out.
     """
     with console.guarded(debug):
-        from lapwing.cli.fitting import Request
+        from lapwing.cli.fitting import Request, check_sources
 
         columns = tuple(part.strip() for part in inputs.split(",")) if inputs else None
         request = Request(
@@ -123,13 +140,14 @@ def fit(
             seed, Job.here().device(device), name or Path(data.rpartition(":")[2]).stem,
             shlex.join(["lapwing", *sys.argv[1:]]), memory, method, prior, select,
         )  # fmt: skip
+        check_sources(request)
         folder = out or Path("runs") / (request.name or "run")
         _fit(request, folder, table, json, quiet)
 
 
 def _fit(request: Any, folder: Path, table: str, json: bool, quiet: bool) -> None:
     import lapwing.report as report
-    from lapwing.cli import fitting, predicting, recording
+    from lapwing.cli import fitting, folders, predicting, recording
     from lapwing.linalg.ranks import RankFailed
 
     if table not in ("csv", "parquet"):
@@ -148,6 +166,7 @@ def _fit(request: Any, folder: Path, table: str, json: bool, quiet: bool) -> Non
         except (ValueError, MemoryError, RankFailed) as error:
             _record_failure(request, folder, str(error))
             raise
+        before = folders.put_aside(folder)
         recording.save(fitted, record, request, folder)
         predictions = folder / f"predictions.{table}"
         predicting.write(predictions, predicting.columns(predicted, fitted.guess.classes))
@@ -159,7 +178,9 @@ def _fit(request: Any, folder: Path, table: str, json: bool, quiet: bool) -> Non
     paths = {"posterior": folder / "posterior.safetensors", "record": folder / "record.json"}
     paths |= {"predictions": predictions, "page": page}
     words += [f"Wrote {path}" for path in paths.values()]
-    console.answer(words, _summary(record) | {"folder": folder, **paths}, json)
+    if before is not None:
+        words.append(f"The run that was in {folder} before, with its predictions and page, is kept in {before}")
+    console.answer(words, _summary(record) | {"folder": folder, **paths, "run_before": before}, json)
 
 
 def writable(folder: Path) -> None:
@@ -241,7 +262,10 @@ def predict(
         )
 
 
-@app.command(epilog="Example: lapwing evaluate runs/train test.csv --ood other.csv")
+@app.command(
+    short_help="Check the error bars of a run on new data.",
+    epilog="Example: lapwing evaluate runs/train test.csv --ood other.csv",
+)
 def evaluate(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder that `lapwing fit` wrote.")],
     data: Annotated[str, typer.Argument(help="Data with targets that were not used for the fit.")],
@@ -283,7 +307,10 @@ def report(
         console.answer([*words, f"Wrote {path}"], {"page": path, "runs": [_summary(record) for record in found]}, json)
 
 
-@app.command(epilog="Example: lapwing ct --image shepp-logan --size 64 --angles 20 --noise 0.05 --out runs/ct")
+@app.command(
+    short_help="Scan and reconstruct an image with error bars.",
+    epilog="Example: lapwing ct --image shepp-logan --size 64 --angles 20 --noise 0.05 --out runs/ct",
+)
 def ct(
     image: Annotated[str, typer.Option(help="shepp-logan, or a file: .dcm, .npy (also in Hounsfield units) or .png.")],
     angles: Annotated[int, typer.Option(help="Angles of the scan.")] = 20,
@@ -312,7 +339,10 @@ def ct(
         console.answer(words, found, json)
 
 
-@app.command(epilog="Example: lapwing symmetry --data digits --rotate 45 --out runs/symmetry")
+@app.command(
+    short_help="Learn which rotations pictures are invariant to.",
+    epilog="Example: lapwing symmetry --data digits --rotate 45 --out runs/symmetry",
+)
 def symmetry(
     data: Annotated[str, typer.Option(help="mnist, digits, or a folder of class folders with square images.")],
     rotate: Annotated[float, typer.Option(help="Turn every picture by up to so many degrees first.")] = 0.0,
@@ -362,9 +392,10 @@ def demo(
         main(out)
 
 
-@app.command(epilog="Example: lapwing bench uci --data yacht,energy --methods map,linearised,ensemble --seeds 0-4")
+@app.command(short_help="Compare methods on the same networks and data.", epilog=_tasks())
 def bench(
-    task: Annotated[str, typer.Argument(help="toy, uci, uci-gap, …; a name that is not one lists them all.")],
+    task: Annotated[str, typer.Argument(help="One of the tasks below.")],
+    contents: Annotated[bool, typer.Option("--list", help="Print the task's methods, data sets and scores.")] = False,
     methods: Annotated[str | None, typer.Option(help="With commas; all of the task's if not said.")] = None,
     data: Annotated[str | None, typer.Option(help="Data sets, with commas; all of the task's if not said.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Seeds or splits: 0,3,7 or 0-4; the first few if not said.")] = None,
@@ -382,6 +413,9 @@ def bench(
         request = benching.Request(
             task, benching.names(methods), benching.names(data), benching.numbers(seeds), processes, retry
         )
+        if contents:
+            console.answer(*benching.contents(task), json)
+            return
         benching.study(task)
         folder = out or Path("runs") / f"bench-{task}"
         writable(folder)

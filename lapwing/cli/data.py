@@ -13,12 +13,13 @@ from typing import Any, final
 import numpy as np
 
 from lapwing.arrays import check_picture, read_npz
-from lapwing.cli.models import attribute
+from lapwing.cli.models import attribute, check_named, existing
 from lapwing.linalg.memory import available_bytes
 
 PAIRS = (("x", "y"), ("X", "y"), ("X", "Y"), ("inputs", "targets"), ("images", "labels"), ("data", "target"),
          ("features", "labels"), ("features", "targets"))  # fmt: skip
 PICTURES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff"})
+TEXT, PARQUET = (".csv", ".tsv"), (".parquet", ".pq")
 KINDS = "expected a .npz, .csv or .parquet file, a folder of class folders with images, or module:dataset"
 
 
@@ -52,28 +53,34 @@ class Columns:
 
 def read(source: str, columns: Columns | None = None) -> Loaded:
     """Data from a file, a folder or `module:dataset`."""
+    check_there(source)
     wanted, path = columns or Columns(), Path(source)
     if path.is_dir():
         found = _images(path)
     elif path.suffix == ".npz":
-        found = _npz(_existing(path), wanted.needs_target)
-    elif path.suffix in (".csv", ".tsv"):
-        found = _table(source, *_csv(_existing(path)), wanted)
-    elif path.suffix in (".parquet", ".pq"):
-        found = _table(source, *_parquet(_existing(path)), wanted)
-    elif ":" in source:
+        found = _npz(path, wanted.needs_target)
+    elif path.suffix in TEXT:
+        found = _table(source, *_csv(path), wanted)
+    elif path.suffix in PARQUET:
+        found = _table(source, *_parquet(path), wanted)
+    else:
         found = _dataset(source)
+    return _checked(found, wanted)
+
+
+def check_there(source: str) -> None:
+    """Refuse what is no file, folder or name of code that could be read, without reading it."""
+    path = Path(source)
+    if path.is_dir():
+        return
+    if path.suffix in (".npz", *TEXT, *PARQUET):
+        existing(path)
+    elif ":" in source:
+        check_named(source)
     elif not path.exists():
         raise ValueError(f"{source}: there is no such file; {KINDS}")
     else:
         raise ValueError(f"{source}: files of type {path.suffix or 'unknown'!r} cannot be read; {KINDS}")
-    return _checked(found, wanted)
-
-
-def _existing(path: Path) -> Path:
-    if not path.is_file():
-        raise ValueError(f"{path}: there is no such file")
-    return path
 
 
 def _not_finite(values: np.ndarray) -> str:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -109,6 +110,16 @@ def fit(request: Request, clock: Clock) -> Fitted:
             progress=lambda phase: clock.tell(f"fitting: {phase}" if phase else "fitting", None),
         )  # fmt: skip
     return Fitted(posterior, model, found, train, sets)
+
+
+def check_sources(request: Request) -> None:
+    """Refuse names of what is not there before anything heavy is imported."""
+    models.check_named(request.model)
+    for source in (request.data, request.validation, request.test, request.ood):
+        if source is not None:
+            reading.check_there(source)
+    if request.weights is not None:
+        models.existing(Path(request.weights), "file of weights")
 
 
 def _choices(request: Request, model: nn.Module, inputs: Any) -> tuple[Any, Any, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import itertools
 import json
 import os
 import secrets
@@ -14,6 +15,10 @@ from typing import Any, final
 from lapwing.records import write_atomically
 
 FORMAT = 1
+FILES = (  # of a run, what `lapwing predict` adds to it included; the record goes last
+    "run.json", "*.safetensors", "predictions*.csv", "predictions*.parquet", "report.html", "arrays-*.npz",
+    "record.json",
+)  # fmt: skip
 
 
 @final
@@ -56,6 +61,19 @@ def load(folder: Path) -> tuple[Settings, bool]:
     ours = key is not None and isinstance(signature, str) and hmac.compare_digest(signature, _signature(body, key))
     del body["format"]
     return _typed(path, body), ours
+
+
+def put_aside(folder: Path) -> Path | None:
+    """Move the run that a folder holds, with its predictions and page, into one inside it; None where it holds none."""
+    if not (folder / "run.json").is_file():
+        return None
+    number = next(number for number in itertools.count(1) if not (folder / f"before-{number}").exists())
+    aside = folder / f"before-{number}"
+    aside.mkdir()
+    for pattern in FILES:
+        for path in folder.glob(pattern):
+            path.rename(aside / path.name)
+    return aside
 
 
 def _typed(path: Path, body: dict[str, Any]) -> Settings:

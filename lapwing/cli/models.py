@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import importlib.util
+import re
 import sys
 import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,50 +19,90 @@ if TYPE_CHECKING:
 
 def attribute(source: str) -> Any:
     """What `package.module:name` or `file.py:name` stands for; this runs the module's code."""
+    place, name = _parts(source)
+    module = _file(Path(place)) if place.endswith(".py") else _module(place)
+    if not hasattr(module, name):
+        raise _absent(place, name, vars(module))
+    return getattr(module, name)
+
+
+def check_named(source: str) -> None:
+    """Refuse a file, a module or a name in a file that there cannot be, without running or importing anything of it."""
+    place, name = _parts(source)
+    if not place.endswith(".py"):
+        with _importing_from(""):
+            if importlib.util.find_spec(place.partition(".")[0]) is None:
+                raise _no_module(place.partition(".")[0])
+        return
+    text = existing(Path(place)).read_text(encoding="utf-8", errors="replace")
+    if not re.search(rf"\b{name}\b|import \*|__getattr__|globals\(", text):  # by which it might be there all the same
+        raise _absent(place, name, re.findall(r"^(?:def|class) +(\w+)", text, re.MULTILINE))
+
+
+def existing(path: Path, what: str = "file") -> Path:
+    """The path of a file, or an error where there is none."""
+    if not path.is_file():
+        raise ValueError(f"{path}: there is no such {what}")
+    return path
+
+
+def _parts(source: str) -> tuple[str, str]:
+    """The module or file that a source names, and what of it."""
     place, separator, name = source.rpartition(":")
     if not separator or not place or not name.isidentifier():
         raise ValueError(
             f"{source!r}: expected package.module:name or file.py:name, such as model.py:make; for a table without a "
             "network there are lapwing.linear.BayesianRidge and BayesianLogisticRegression in Python"
         )
-    module = _file(Path(place)) if place.endswith(".py") else _module(place)
-    if not hasattr(module, name):
-        known = [word for word in vars(module) if not word.startswith("_")]
-        raise ValueError(f"{place} has no {name!r}; it has {', '.join(known[:8]) or 'nothing'}")
-    return getattr(module, name)
+    return place, name
+
+
+def _absent(place: str, name: str, there: Iterable[str]) -> ValueError:
+    known = [word for word in there if not word.startswith("_")]
+    near = difflib.get_close_matches(name, known, 1)
+    meant = f"; is it {near[0]!r}?" if near else ""
+    return ValueError(f"{place} has no {name!r}; it has {', '.join(known[:8]) or 'nothing'}{meant}")
+
+
+def _no_module(name: str) -> ValueError:
+    return ValueError(f"there is no module {name!r} here; a file is named with its .py")
+
+
+@contextmanager
+def _importing_from(folder: str) -> Iterator[None]:
+    """Inside, modules of a folder come first."""
+    before = list(sys.path)
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        sys.path[:] = before
 
 
 def _module(name: str) -> Any:
-    before = list(sys.path)
-    sys.path.insert(0, "")
     try:
-        return importlib.import_module(name)
+        with _importing_from(""):
+            return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            raise ValueError(f"there is no module {error.name!r} here; a file is named with its .py") from None
+            raise _no_module(error.name) from None
         raise ValueError(f"{name} does not import: {error}") from error
     except Exception as error:
         raise ValueError(f"{name} does not import: {type(error).__name__}: {error}") from error
-    finally:
-        sys.path[:] = before
 
 
 def _file(path: Path) -> Any:
-    if not path.is_file():
-        raise ValueError(f"{path}: there is no such file")
-    spec = importlib.util.spec_from_file_location(f"lapwing_user_{path.stem}", path)
+    spec = importlib.util.spec_from_file_location(f"lapwing_user_{path.stem}", existing(path))
     if spec is None or spec.loader is None:
         raise ValueError(f"{path}: not a Python file")
-    module, before = importlib.util.module_from_spec(spec), list(sys.path)
-    sys.path.insert(0, str(path.resolve().parent))
+    module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     try:
-        spec.loader.exec_module(module)
+        with _importing_from(str(path.resolve().parent)):
+            spec.loader.exec_module(module)
     except Exception as error:
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
         raise ValueError(f"{path}{line} does not import: {type(error).__name__}: {error}") from error
-    finally:
-        sys.path[:] = before
     return module
 
 
@@ -109,8 +153,7 @@ def _state(path: Path) -> dict[str, Any]:
     from lapwing.arrays import check_archive
     from lapwing.linalg.memory import available_bytes
 
-    if not path.is_file():
-        raise ValueError(f"{path}: there is no such file of weights")
+    existing(path, "file of weights")
     try:
         if path.suffix == ".safetensors":
             return load_file(path)

@@ -15,8 +15,9 @@ from lapwing.bayes.likelihoods import Categorical, Gaussian
 from lapwing.bench import scores, tables
 from lapwing.bench.ledger import Cell, Ledger, Outcome
 from lapwing.bench.running import outcome, run_all
-from lapwing.bench.studies import STUDIES
+from lapwing.bench.studies import STUDIES, bandit
 from lapwing.bench.studies.study import Study
+from lapwing.bench.tasks import TASKS
 from lapwing.cli import benching, commands
 from lapwing.families import ensemble
 from tests.families.problems import classes, mlp, regression
@@ -43,6 +44,7 @@ STUDY = Study(
 @pytest.fixture
 def study(monkeypatch):
     monkeypatch.setitem(STUDIES, "made-up", STUDY)
+    monkeypatch.setitem(TASKS, "made-up", "a test")
     return STUDY
 
 
@@ -209,6 +211,21 @@ class TestBench:
     def test_bad_seeds(self, text):
         with pytest.raises(ValueError, match="numbers and ranges such as"):
             benching.numbers(text)
+
+    def test_help_lists_every_task(self):
+        assert list(STUDIES) == list(TASKS)
+        shown = " ".join(CliRunner().invoke(commands.app, ["bench", "--help"]).stdout.split())
+        assert all(f"{name} {about}" in shown for name, about in TASKS.items())
+        assert f"{bandit.ROUNDS} rounds" in TASKS["bandit"]
+
+    def test_a_task_lists_what_it_can_be_run_with(self, study):
+        words = CliRunner().invoke(commands.app, ["bench", "made-up", "--list"]).stdout.splitlines()
+        assert words == [
+            "made-up: a test", "  methods: map, linearised, diverges, dies, slow", "  data: one, two",
+            "  scores: nll, coverage",
+        ]  # fmt: skip
+        found = json.loads(CliRunner().invoke(commands.app, ["bench", "made-up", "--list", "--json"]).stdout)
+        assert found["data"] == ["one", "two"]
 
     def test_the_command(self, tmp_path, study):
         runner = CliRunner()

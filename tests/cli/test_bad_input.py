@@ -45,9 +45,37 @@ MODELS = {
 @pytest.mark.parametrize("model", MODELS)
 def test_a_model_that_cannot_be_had(lapwing, stranger, tmp_path, model):
     (stranger / "broken.py").write_text("def make(:\n")
-    (stranger / "raises.py").write_text("undefined\n")
-    (stranger / "needs.py").write_text("import not_installed\n")
+    (stranger / "raises.py").write_text("make = undefined\n")
+    (stranger / "needs.py").write_text("import not_installed\n\nmake = not_installed.make\n")
     assert MODELS[model] in complaint(lapwing("fit", model, "train.csv", "--out", tmp_path / "run"))
+
+
+SOURCES = {
+    "model.py:regresion": "it has regression, classifier, binary, pictures, wrong, breaks; is it 'regression'?",
+    "nothing.py:make": "there is no such file",
+    "no_such_module:make": "there is no module 'no_such_module'",
+}
+
+
+@pytest.mark.parametrize("model", SOURCES)
+def test_a_name_that_is_not_there_is_refused_without_running_or_importing_anything(stranger, tmp_path, model):
+    code = (
+        "import sys\nfrom lapwing.cli import main\ntry:\n    main()\nfinally:\n"
+        "    print([name for name in ('torch', 'lapwing_user_model') if name in sys.modules])"
+    )
+    words = ["fit", model, "train.csv", "--out", str(tmp_path / "run")]
+    found = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, cwd=stranger)
+    assert found.returncode == 1
+    assert SOURCES[model] in found.stderr
+    assert found.stdout.strip() == "[]"
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_name_that_only_running_the_file_makes_is_looked_for(lapwing, stranger, tmp_path):
+    (stranger / "starred.py").write_text("from model import *\n")
+    assert "has no 'nowhere'" in complaint(lapwing("fit", "starred.py:nowhere", "train.csv", "--out", tmp_path / "a"))
+    found = lapwing("fit", "starred.py:regression", "train.csv", "--quiet", "--out", tmp_path / "b")
+    assert found.exit_code == 0, found.stderr
 
 
 def bad_files(folder):

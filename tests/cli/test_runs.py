@@ -60,6 +60,27 @@ def test_predict_gives_what_fit_gave(lapwing, runs):
     assert "mutual_information" in table(folder / "p.csv")[0]
 
 
+def test_a_second_fit_keeps_the_run_before_it_with_its_predictions(lapwing, stranger, tmp_path):
+    folder = fitted(lapwing, tmp_path / "run", "regression", ".csv")
+    assert lapwing("predict", folder, "new.csv").exit_code == 0
+    (folder / "notes.txt").write_text("mine")
+    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "notes.txt"}
+    again = ("fit", "model.py:regression", "train.csv", "--weights", "regression.pt", "--draws", 8, "--out", folder)
+    found = lapwing(*again)
+    assert (
+        f"The run that was in {folder} before, with its predictions and page, is kept in {folder / 'before-1'}"
+        in found.stdout
+    )
+    assert {path.name: path.read_bytes() for path in (folder / "before-1").iterdir()} == before
+    assert "predictions-new.csv" in before
+    assert not (folder / "predictions-new.csv").exists()
+    assert (folder / "notes.txt").read_text() == "mine"
+    assert lapwing("predict", folder / "before-1", "new.csv", "--out", tmp_path / "old.csv").exit_code == 0
+    assert (tmp_path / "old.csv").read_bytes() == before["predictions-new.csv"]
+    third = json.loads(lapwing(*again, "--json").stdout)
+    assert third["run_before"] == str(folder / "before-2")
+
+
 def test_code_of_a_run_made_elsewhere_is_not_run_unasked(lapwing, stranger, tmp_path, monkeypatch):
     folder = fitted(lapwing, tmp_path / "run", "regression", ".csv")
     assert lapwing("predict", folder, "new.csv").exit_code == 0

@@ -20,6 +20,7 @@ from lapwing.bench.data import breast_cancer, digits
 from lapwing.bench.ledger import Cell
 from lapwing.bench.networks import mlp
 from lapwing.bench.studies.study import Study
+from lapwing.bench.tasks import TASKS
 from lapwing.facade import fit
 from lapwing.families import dropout, ensemble
 from lapwing.families import map as network_alone
@@ -147,7 +148,7 @@ def _thompson(draw: Draw, x: Tensor, arms: int, chance: Generator) -> Tensor:  #
 
 
 STUDY = Study(
-    "bandit", f"contextual bandits by Thompson sampling: regret after {ROUNDS} rounds", tuple(METHODS),
+    "bandit", TASKS["bandit"], tuple(METHODS),
     ("digits", "breast-cancer"), run, ("regret", "share", "last_errors", "regret_100", "regret_200", "regret_400"),
     lambda _: 1000,
 )  # fmt: skip

@@ -21,6 +21,7 @@ from lapwing.bench.data import cifar10
 from lapwing.bench.ledger import Cell
 from lapwing.bench.networks import resnet20, trained_resnet20
 from lapwing.bench.studies.study import Study
+from lapwing.bench.tasks import TASKS
 from lapwing.families.networks import Predictive
 
 KINDS, SEVERITIES = ("gaussian_noise", "defocus_blur", "contrast"), (1, 3, 5)
@@ -84,6 +85,6 @@ def _there(_: str) -> int:
 
 
 STUDY = Study(
-    "corrupted-cifar", "a trained ResNet-20: NLL and ECE against the severity of three corruptions", METHODS,
+    "corrupted-cifar", TASKS["corrupted-cifar"], METHODS,
     ("cifar10",), run, SCORES, _there, default_seeds=1,
 )  # fmt: skip

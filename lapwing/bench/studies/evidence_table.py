@@ -31,6 +31,7 @@ from lapwing.bench.data.task import Pair
 from lapwing.bench.ledger import Cell
 from lapwing.bench.regressors import falling
 from lapwing.bench.studies.study import Study, shared_weights
+from lapwing.bench.tasks import TASKS
 from lapwing.network.linearisation import linearise
 from lapwing.training import adam, train
 
@@ -178,7 +179,7 @@ _TABLE = {
 _PUBLISHED = ("mode-single", "mode-several", "weights-single", "weights-several")
 
 STUDY = Study(
-    "evidence-table", "evidence at the linear mode or at the weights, one precision or several, five kinds of network",
+    "evidence-table", TASKS["evidence-table"],
     ("map", *WAYS), tuple(NETWORKS), run, ("nll", "ece", "accuracy", "output_std", "log_evidence"), _there,
     frozenset({"accuracy", "log_evidence"}), default_seeds=3,
     published={name: {f"{way} nll": value for way, value in zip(_PUBLISHED, row, strict=True)}

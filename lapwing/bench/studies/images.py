@@ -19,6 +19,7 @@ from lapwing.bench.ledger import Cell
 from lapwing.bench.networks import lenet
 from lapwing.bench.scores import of_classes, of_foreign
 from lapwing.bench.studies.study import Study, shared_weights
+from lapwing.bench.tasks import TASKS
 from lapwing.families.networks import Predictive
 
 TRAIN, HELD_OUT, TEST, EPOCHS, FEW = 6000, 1000, 500, 12, 200
@@ -89,16 +90,16 @@ _IMMER = {
 }  # fmt: skip
 
 FASHION = Study(
-    "fashion", "LeNet on 6,000 Fashion-MNIST images: scores in distribution, MNIST as foreign", tuple(METHODS),
+    "fashion", TASKS["fashion"], tuple(METHODS),
     ("fashion",), run, (*_CLASSES, "auroc_entropy"), _there, frozenset({"accuracy", "auroc_entropy"}), default_seeds=3,
     published={"fashion": _IMMER},
 )  # fmt: skip
 OOD = Study(
-    "ood", "telling Fashion-MNIST from MNIST and MNIST from notMNIST by several scores", tuple(METHODS),
+    "ood", TASKS["ood"], tuple(METHODS),
     ("fashion", "mnist"), run, (*_FOREIGN, "auroc_novelty"), _there, _HIGHER - {"accuracy"}, default_seeds=3,
 )  # fmt: skip
 ROTATED = Study(
-    "rotated-mnist", "LeNet on 6,000 MNIST images: NLL and ECE against the rotation of the test images", tuple(METHODS),
+    "rotated-mnist", TASKS["rotated-mnist"], tuple(METHODS),
     ("mnist",), run_rotated,
     ("mean_nll", "mean_ece", *(f"nll_{degrees}" for degrees in ROTATIONS)), _there, default_seeds=3,
 )  # fmt: skip

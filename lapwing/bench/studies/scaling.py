@@ -22,6 +22,7 @@ from lapwing.bayes.priors import Isotropic
 from lapwing.bench.ledger import Cell
 from lapwing.bench.networks import mlp
 from lapwing.bench.studies.study import Study
+from lapwing.bench.tasks import TASKS
 from lapwing.facade import fit
 from lapwing.network.parameters import last_layer
 
@@ -82,7 +83,7 @@ def run(cell: Cell, folder: Path) -> dict[str, float]:
 
 
 STUDY = Study(
-    "scaling", "the cost of a fit and of a prediction against weights and data, in forward passes",
+    "scaling", TASKS["scaling"],
     ("exact", "krylov", "diagonal", "kfac", "last-layer"), tuple(DATA), run,
     ("fit_passes", "predict_passes", "fit_seconds", "predict_seconds", "weights", "rows"), lambda _: 1000,
     default_seeds=3,

@@ -23,6 +23,7 @@ from lapwing.bench.ledger import Cell
 from lapwing.bench.networks import Wide, seeded
 from lapwing.bench.regressors import falling
 from lapwing.bench.studies.study import Study, numbers
+from lapwing.bench.tasks import TASKS
 from lapwing.families import mcmc, variational
 from lapwing.families.variational.scores import Drawn
 
@@ -128,7 +129,7 @@ def _there(width: str) -> int:
 
 
 STUDY = Study(
-    "temperature", "cold posteriors of one hidden layer on 6,000 MNIST images, by width", tuple(METHODS), WIDTHS, run,
+    "temperature", TASKS["temperature"], tuple(METHODS), WIDTHS, run,
     ("nll", "gibbs_nll", "accuracy", "ece", "confidence", "validation_nll"), _there, frozenset({"accuracy"}),
     default_seeds=1,
 )  # fmt: skip

@@ -25,6 +25,7 @@ from lapwing.bench.networks import mlp
 from lapwing.bench.regressors import Pair, best_of, falling
 from lapwing.bench.scores import of_numbers
 from lapwing.bench.studies.study import Study, numbers, shared_weights
+from lapwing.bench.tasks import TASKS
 from lapwing.facade import fit
 from lapwing.families import dropout, ensemble, mcmc, swag, variational
 from lapwing.families import map as network_alone
@@ -188,6 +189,6 @@ def _truth(cell: Cell, model: nn.Module, data: Pair, grid: Tensor, folder: Path)
 
 
 STUDY = Study(
-    "toy", "a curve with a gap: the distance of every method from full-batch HMC, two layers of tanh units",
+    "toy", TASKS["toy"],
     tuple(METHODS), tuple(UNITS), run, (*SCORES, "r_hat"), lambda _: 1000, default_seeds=3,
 )  # fmt: skip

@@ -19,6 +19,7 @@ from lapwing.bench.networks import mlp
 from lapwing.bench.regressors import METHODS, Pair, Problem, fitted, problem, untrained
 from lapwing.bench.scores import of_numbers
 from lapwing.bench.studies.study import Study, numbers, shared_weights
+from lapwing.bench.tasks import TASKS
 
 HIDDEN, STEPS, LEARNING_RATE = 50, 4000, 5e-3
 LARGE = ("kin8nm", "naval", "power", "protein")
@@ -64,16 +65,16 @@ def run(cell: Cell, folder: Path) -> dict[str, float]:
     return scores | numbers(getattr(found, "diagnostics", {}), "r_hat", "ess", "divergences", "effective_dimension")
 
 
-def _study(name: str, about: str, gap: bool) -> Study:
+def _study(name: str, gap: bool) -> Study:
     large = LARGE, "full-batch HMC is for small sets"
     published = {} if gap else {
         data: {"dropout rmse": rmse, "dropout nll": -density} for data, (rmse, density) in DROPOUT.items()
     }  # fmt: skip
     return Study(
-        name, about, tuple(METHODS), UCI, run, SCORES, lambda data: uci_splits(data, gap=gap), left_out={"hmc": large},
-        published=published,
+        name, TASKS[name], tuple(METHODS), UCI, run, SCORES, lambda data: uci_splits(data, gap=gap),
+        left_out={"hmc": large}, published=published,
     )  # fmt: skip
 
 
-STANDARD = _study("uci", "nine UCI regressions, random splits, one hidden layer of 50 units", gap=False)
-GAP = _study("uci-gap", "the same with the middle third of one feature held out: the test lies in a gap", gap=True)
+STANDARD = _study("uci", gap=False)
+GAP = _study("uci-gap", gap=True)
