@@ -8,9 +8,9 @@ from pathlib import Path
 from lapwing.records import Record, write_atomically
 from lapwing.report.page import page
 from lapwing.report.scores import scored
-from lapwing.report.verdict import Verdict, verdict
+from lapwing.report.verdict import Verdict, told, verdict
 
-__all__ = ["Verdict", "page", "scored", "verdict", "write"]
+__all__ = ["Verdict", "page", "scored", "told", "verdict", "write"]
 
 
 def write(path: Path | str, records: Sequence[Record]) -> Path:

@@ -84,7 +84,7 @@ def _points(title: str, order: np.ndarray, record: Record, says: str) -> Html:
         return classes[label] if 0 <= label < len(classes) else str(label)
 
     def value(values: np.ndarray | None, row: int) -> str:
-        return "–" if values is None else f"{float(values[row]):.3f}".replace("-", "−")
+        return "–" if values is None else number(float(f"{float(values[row]):.3g}"))
 
     rows = [
         (

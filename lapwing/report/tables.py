@@ -17,6 +17,11 @@ from lapwing.report.verdict import verdict
 
 SIGNS = {"good": "✓", "fair": "!", "poor": "✕", "none": "?"}
 SHARES = frozenset({"accuracy", "confidence", "coverage of 90 %"})
+METHODS = {
+    "lapwing": "the network with a posterior over its weights",
+    "MAP": "the network alone, its weights taken for certain (maximum a posteriori)",
+    "temperature scaling": "the network alone, its logits divided by one number that held-out data chose",
+}
 ABOUT = {
     "accuracy": "share of right answers",
     "NLL": "negative log-likelihood per test point, in nats: lower is better",
@@ -73,7 +78,10 @@ def methods(record: Record) -> Child:
         return (one.method, *(cell(name, one.metrics.get(name), top[name] == one.method) for name in names), last)
 
     header = ("method", *names, f"NLL minus {ours.method}'s")
-    meanings = [[h("dt", name), h("dd", ABOUT[name])] for name in names if name in ABOUT]
+    words = {**METHODS, **ABOUT}
+    meanings = [
+        [h("dt", name), h("dd", words[name])] for name in (*(one.method for one in found), *names) if name in words
+    ]
     shown = card(
         f"Every method on {first.name}",
         [

@@ -130,6 +130,15 @@ def _held_out(evaluation: Evaluation, ours: Predictions, off: Measured) -> list[
     return [f"{says}those data were {words[1]} than the test data, or too few."]
 
 
+def told(method: str) -> str:
+    """A method's name in a sentence, for people who know nothing of it.
+
+    >>> told("MAP"), told("temperature scaling")
+    ('the network alone (MAP)', 'temperature scaling')
+    """
+    return f"the network alone ({method})" if method == "MAP" else method
+
+
 def _compared(evaluation: Evaluation, ours: Predictions) -> list[str]:
     """One sentence for each other method: paired difference of NLL."""
     found = []
@@ -138,18 +147,18 @@ def _compared(evaluation: Evaluation, ours: Predictions) -> list[str]:
             continue
         apart = scores.difference(ours, other, evaluation.targets)
         if apart is None:
-            found.append(f"Against {other.method}: one of the two gave some test point no chance at all.")
+            found.append(f"Against {told(other.method)}: one of the two gave some test point no chance at all.")
         elif abs(apart.mean) < EQUAL:
-            found.append(f"Against {other.method}: the same NLL.")
+            found.append(f"Against {told(other.method)}: the same NLL.")
         elif not abs(apart.z) >= 2:
             size = f"{apart.mean:+.4f} ± {apart.standard_error:.4f}".replace("-", "−")
-            found.append(f"Against {other.method}: no difference beyond chance (NLL {size}).")
+            found.append(f"Against {told(other.method)}: no difference beyond chance (NLL {size}).")
         else:
             better, size = (
                 "better" if apart.mean < 0 else "worse",
                 f"{abs(apart.mean):.4f} ± {apart.standard_error:.4f}",
             )
-            found.append(f"Against {other.method}: {better} by {size} in NLL, paired over the test points.")
+            found.append(f"Against {told(other.method)}: {better} by {size} in NLL, paired over the test points.")
     return found
 
 

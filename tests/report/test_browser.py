@@ -107,6 +107,14 @@ def test_reports_are_whole_at_every_width(browser, pages, kind, width, scheme):
         assert len([url for url in visit.requests if url.startswith("file:")]) == 1
 
 
+@pytest.mark.parametrize("width", [1000, 1100, 1280])
+def test_tables_are_not_cut_on_a_desktop(browser, pages, width):
+    cut = """() => [...document.querySelectorAll(".scroll")].filter(box => box.scrollWidth > box.clientWidth)
+        .map(box => box.getAttribute("aria-label"))"""
+    with Visit(browser, pages["classification"], width) as visit:
+        assert visit.page.evaluate(cut) == []
+
+
 def test_tables_are_sorted_by_a_click_on_their_head(browser, pages):
     with Visit(browser, pages["classification"]) as visit:
         table = visit.page.locator("table.sortable").filter(has_text="the others say").first

@@ -257,10 +257,17 @@ def test_the_verdict_says_what_the_network_alone_was_like():
 
     assert "The network alone is overconfident by 8." in reasons(lapwing=0.0, MAP=0.08)
     assert "too cautious already, by 7." in reasons(lapwing=-0.08, MAP=-0.08)
-    assert "Against MAP: the same NLL" in reasons(lapwing=-0.08, MAP=-0.08)
+    assert "Against the network alone (MAP): the same NLL" in reasons(lapwing=-0.08, MAP=-0.08)
     assert "The network alone" not in reasons(lapwing=0.0, MAP=0.0)
     assert "worse by" in reasons(lapwing=0.08, MAP=0.0)
     assert "those data were harder" in reasons(lapwing=-0.05, temperature_scaling=-0.06, MAP=0.0)
     assert "those data were easier" in reasons(lapwing=0.05, temperature_scaling=0.06, MAP=0.08)
     assert "those data" not in reasons(lapwing=0.05, temperature_scaling=0.0, MAP=0.08)
     assert "those data" not in reasons(lapwing=-0.05, temperature_scaling=0.05, MAP=0.08)
+
+
+def test_small_leverages_keep_their_digits():
+    """Under a stiff prior every leverage is small: 0.000 in each row would say nothing."""
+    found = records.Influence(np.array([4.567e-5, 1.2e-4, 0.0312, 0.5]), np.array([-0.5, -12.25, -0.0001, 0.0]))
+    shown = report.page([records.Record("stiff", "regression", influence=found)])
+    assert all(f"<td>{text}</td>" in shown for text in ("4.57e-5", "1.2e-4", "0.0312", "0.5", "−12.2", "−1e-4"))
