@@ -80,8 +80,8 @@ def percent(value: float) -> str:
 def number(value: float) -> str:
     """A number for a person: few digits, a true minus sign, thousands apart.
 
-    >>> number(-1234567.0), number(0.000123456), number(0.0), number(float("inf"))
-    ('−1,234,567', '1.23e-4', '0', '∞')
+    >>> number(-1234567.0), number(-0.000123456), number(0.0), number(float("inf"))
+    ('−1,234,567', '−1.23e-4', '0', '∞')
     """
     if not math.isfinite(value):
         return "–" if math.isnan(value) else ("∞" if value > 0 else "−∞")
@@ -93,7 +93,7 @@ def number(value: float) -> str:
     else:
         mantissa, power = f"{value:.2e}".split("e")
         text = f"{float(mantissa):g}e{int(power)}"
-    return text.replace("-", "−") if text.startswith("-") else text
+    return f"−{text[1:]}" if text.startswith("-") else text
 
 
 def _power(value: float) -> str:
