@@ -5,6 +5,7 @@
 # %%
 import numpy as np
 import scipy.sparse
+from matplotlib.figure import Figure
 
 import lapwing as lw
 from lapwing.linear import BayesianRidge
@@ -35,3 +36,14 @@ print(f"{np.mean(np.abs(y[3_500:] - mean) < 1.645 * std):.0%} of new rows are in
 posterior = lw.infer(lw.LinearModel(counts[:3_500], y[:3_500], lw.Gaussian()), prior=lw.Isotropic(), draws=16)
 print(posterior)
 print({name: posterior.diagnostics[name] for name in ("data_passes", "block_steps", "error_bound", "converged")})
+
+# %%
+some = np.argsort(mean)[::8]
+figure = Figure(figsize=(7.2, 2.8), layout="constrained")
+panel = figure.subplots()
+panel.errorbar(range(len(some)), mean[some], 1.645 * std[some], fmt="none", color="tab:blue", alpha=0.6, label="90 %")
+panel.plot(range(len(some)), y[3_500:][some], "k.", markersize=5, label="observed")
+panel.set(xlabel="new rows, by their prediction", ylabel="target", xticks=[])
+panel.legend(fontsize=8)
+figure.savefig("a_hundred_thousand_weights.png", dpi=110)
+print("picture: a_hundred_thousand_weights.png")

@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 from scipy.ndimage import rotate
 from sklearn.datasets import load_digits
 
@@ -77,3 +78,17 @@ print(verdict.headline)
 for reason in verdict.reasons:
     print("-", reason)
 print("page:", report.write("digits.html", [record]))
+
+# %%
+figure = Figure(figsize=(8.4, 2.6), layout="constrained")
+panels = figure.subplots(1, 3, sharey=True)
+named = {"lapwing": "with error bars", "MAP": "the network alone"}
+for panel, evaluation in zip(panels, evaluations, strict=True):
+    for method, words in named.items():
+        sure = evaluation.method(method).probs.max(1)
+        panel.hist(sure, np.linspace(0, 1, 21), weights=np.full(len(sure), 1 / len(sure)), alpha=0.55, label=words)
+    panel.set(title=evaluation.name, xlabel="confidence")
+panels[0].set(ylabel="share of pictures")
+panels[0].legend(fontsize=8)
+figure.savefig("a_page_for_a_classifier.png", dpi=110)
+print("picture: a_page_for_a_classifier.png")

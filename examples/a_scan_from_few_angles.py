@@ -7,6 +7,7 @@
 import math
 
 import torch
+from matplotlib.figure import Figure
 
 from lapwing import tomography as ct
 
@@ -32,3 +33,18 @@ print(f"mean error where it is sure {float(error[sure].mean()):.4f}, where it is
 candidates = torch.linspace(0, math.pi, 37)[:-1]
 best = ct.next_angles(posterior.covariance(), candidates, 1, noise_std=tuned.noise_std)
 print(f"next angle: {math.degrees(float(best.angles)):.0f}°, expected to bring {float(best.gains):.1f} nats")
+
+# %%
+pictures = {
+    "truth": truth, "filtered back-projection": ct.fbp(scan), "network": posterior.mean, "its error": error,
+    "its error bar": posterior.std,
+}  # fmt: skip
+figure = Figure(figsize=(9.2, 2.2), layout="constrained")
+for panel, (name, image) in zip(figure.subplots(1, 5), pictures.items(), strict=True):
+    bars = "bar" in name or "error" in name
+    top = float(error.max()) if bars else float(truth.max())
+    panel.imshow(image, cmap="inferno" if bars else "gray", vmin=0, vmax=top)
+    panel.set_title(name, fontsize=9)
+    panel.axis("off")
+figure.savefig("a_scan_from_few_angles.png", dpi=110)
+print("picture: a_scan_from_few_angles.png")

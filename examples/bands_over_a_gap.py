@@ -5,6 +5,7 @@
 
 # %%
 import torch
+from matplotlib.figure import Figure
 
 import lapwing as lw
 from lapwing import recording, report
@@ -40,3 +41,18 @@ std = posterior.predict(torch.tensor([[-1.5], [0.0], [1.5]])).epistemic_variance
 print(f"std of the function at −1.5, 0 (in the gap) and 1.5: {', '.join(f'{value:.3f}' for value in std.tolist())}")
 print(report.verdict(record).headline)
 print("page:", report.write("wave.html", [record]))
+
+# %%
+prediction = posterior.predict(new)
+mean, at = prediction.mean[:, 0], new[:, 0]
+figure = Figure(figsize=(6.6, 3), layout="constrained")
+panel = figure.subplots()
+for std, words in ((prediction.std, "a new point"), (prediction.epistemic_variance.sqrt(), "the function")):
+    half = 1.96 * std[:, 0]
+    panel.fill_between(at, mean - half, mean + half, color="tab:blue", alpha=0.25, label=f"95 % for {words}")
+panel.plot(at, mean, color="tab:blue", label="network")
+panel.scatter(x[:, 0], y[:, 0], s=8, color="black", label="data")
+panel.set(ylim=(-3, 3))
+panel.legend(fontsize=8, loc="lower right")
+figure.savefig("bands_over_a_gap.png", dpi=110)
+print("picture: bands_over_a_gap.png")

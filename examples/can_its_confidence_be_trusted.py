@@ -5,6 +5,7 @@
 
 # %%
 import torch
+from matplotlib.figure import Figure
 
 from lapwing import metrics
 from lapwing.bench import data
@@ -65,3 +66,20 @@ print(f"errors among all: {curve.at(1.0):.1%}, among the surer half: {curve.at(0
 upright = metrics.entropy(logits_of(test_x).softmax(-1))
 found, error = metrics.auroc(upright, metrics.entropy(probs)), metrics.auroc_error(upright, metrics.entropy(probs))
 print(f"turned or upright, by entropy: AUROC {found:.3f} ± {error:.3f}")
+
+# %%
+figure = Figure(figsize=(7.6, 2.8), layout="constrained")
+bars, risk = figure.subplots(1, 2)
+for place, measure in enumerate((metrics.accuracy, metrics.confidence)):
+    heights = [
+        measure(found, test_y) if measure is metrics.accuracy else measure(found)
+        for found in (logits_of(pictures).softmax(-1) for pictures in shifted.values())
+    ]
+    bars.bar([number + 0.4 * place for number in range(3)], heights, 0.38, label=measure.__name__)
+bars.set_xticks([number + 0.2 for number in range(3)], list(shifted))
+bars.legend(fontsize=8, loc="lower left")
+kept = torch.linspace(0.05, 1, 60).tolist()
+risk.plot([100 * share for share in kept], [100 * curve.at(share) for share in kept])
+risk.set(xlabel="turned digits answered, %", ylabel="wrong among them, %")
+figure.savefig("can_its_confidence_be_trusted.png", dpi=110)
+print("picture: can_its_confidence_be_trusted.png")

@@ -4,6 +4,7 @@
 
 # %%
 import torch
+from matplotlib.figure import Figure
 from sklearn.datasets import load_diabetes
 from sklearn.preprocessing import PolynomialFeatures
 
@@ -42,3 +43,15 @@ print(posterior.verify(features[300:]))
 left_out = posterior.leave_one_out()
 surprising = left_out.log_density.argsort()[:3]
 print(f"most surprising patients: {surprising.tolist()}, log densities {left_out.log_density[surprising].tolist()}")
+
+# %%
+order = prediction.mean.argsort()
+figure = Figure(figsize=(7.2, 2.8), layout="constrained")
+panel = figure.subplots()
+middle, half = (low + high)[order] / 2, (high - low)[order] / 2
+panel.errorbar(range(len(order)), middle, half, fmt="none", color="tab:blue", alpha=0.5, label="90 %")
+panel.plot(range(len(order)), truth[order], "k.", markersize=4, label="observed")
+panel.set(xlabel="new patients, by their prediction", ylabel="progression", xticks=[])
+panel.legend(fontsize=8)
+figure.savefig("error_bars_for_a_linear_model.png", dpi=110)
+print("picture: error_bars_for_a_linear_model.png")

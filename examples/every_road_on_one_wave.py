@@ -5,6 +5,7 @@
 
 # %%
 import torch
+from matplotlib.figure import Figure
 from torch import nn
 
 import lapwing as lw
@@ -69,3 +70,16 @@ print(f"effective dimension {before:.1f}, with every datum counted twice {after:
 promised = conformal.fit(posterior, held_out)
 low, high = promised.interval(gap, 0.9)
 print(f"conformal 90 % intervals hold {((in_gap >= low) & (in_gap <= high)).double().mean():.0%} of the gap")
+
+# %%
+grid = torch.linspace(-3, 3, 121)[:, None]
+figure = Figure(figsize=(9.6, 6), layout="constrained")
+for panel, (name, family) in zip(figure.subplots(3, 3, sharex=True, sharey=True).flat, fitted.items(), strict=True):
+    prediction = family.predict(grid)
+    mean, half = (part.detach()[:, 0] for part in (prediction.mean, 1.96 * prediction.std))
+    panel.fill_between(grid[:, 0], mean - half, mean + half, alpha=0.25)
+    panel.plot(grid[:, 0], mean)
+    panel.plot(data[0][:, 0], data[1][:, 0], "k.", markersize=3)
+    panel.set(title=name, ylim=(-4, 4))
+figure.savefig("every_road_on_one_wave.png", dpi=110)
+print("picture: every_road_on_one_wave.png")

@@ -5,6 +5,7 @@
 
 # %%
 import torch
+from matplotlib.figure import Figure
 from sklearn.datasets import load_digits
 from torch import nn
 
@@ -47,3 +48,17 @@ for share in (0, 10, 30, 100):
 rest = posterior.remove(range(10))
 moved = (rest.predict(new).epistemic_variance / posterior.predict(new).epistemic_variance).max().sqrt() - 1
 print(f"without ten of 100 pictures, error bars widen by up to {float(moved):.1%}")
+
+# %%
+shares = range(0, 101, 5)
+mixed = [torch.cat([new[: 100 - share], turned[100 - share : 100]]) for share in shares]
+figure = Figure(figsize=(6.6, 2.8), layout="constrained")
+panel = figure.subplots()
+flagged = [100 * float(watching.flags(batch, alarm_rate=0.05).double().mean()) for batch in mixed]
+panel.plot(shares, flagged, "o-", markersize=4, label="flagged, %")
+panel.plot(shares, [100 * watching.drift(batch).p_value for batch in mixed], "s--", markersize=4, label="p-value, %")
+panel.axhline(5, color="black", linewidth=0.8, linestyle=":", label="alarm rate")
+panel.set(xlabel="turned pictures among a hundred")
+panel.legend(fontsize=8)
+figure.savefig("is_this_input_foreign.png", dpi=110)
+print("picture: is_this_input_foreign.png")

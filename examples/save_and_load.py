@@ -7,6 +7,7 @@
 from pathlib import Path
 
 import torch
+from matplotlib.figure import Figure
 from sklearn.datasets import load_diabetes
 
 import lapwing as lw
@@ -34,6 +35,18 @@ print("the same predictions:", torch.equal(again.predict(x[250:]).std, posterior
 tuned = again.tune((x[250:350], y[250:350]))
 print(f"log density of 92 new patients: {float(again.predict(x[350:]).log_prob(y[350:]).mean()):.3f} by evidence, "
       f"{float(tuned.predict(x[350:]).log_prob(y[350:]).mean()):.3f} tuned on held-out patients")  # fmt: skip
+
+# %%
+curve = tuned.curve
+figure = Figure(figsize=(6.2, 2.8), layout="constrained")
+panel = figure.subplots()
+panel.semilogx(curve.precision, curve.held_out, color="black", label="held-out patients")
+for name, found, style in (("evidence", again, "--"), ("held-out", tuned, "-")):
+    panel.axvline(float(found.prior.precision[0]), linestyle=style, color="tab:blue", label=f"by {name}")
+panel.set(xlabel="prior precision", ylabel="log density of a patient")
+panel.legend(fontsize=8)
+figure.savefig("save_and_load.png", dpi=110)
+print("picture: save_and_load.png")
 
 # %% [markdown]
 # A posterior belongs to the weights it was fitted at; other weights are refused.

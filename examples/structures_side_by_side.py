@@ -6,6 +6,7 @@
 
 # %%
 import torch
+from matplotlib.figure import Figure
 
 import lapwing as lw
 
@@ -34,6 +35,9 @@ ways = {
     "KFAC, evidence at the weights": {"method": lw.KFAC(), "evidence_at": "weights"},
 }
 places = torch.tensor([[-1.5], [0.0]])
+grid = torch.linspace(-2.5, 2.5, 121)[:, None]
+figure = Figure(figsize=(7.6, 3.4), layout="constrained")
+panel = figure.subplots()
 print(f"{'':32}{'precision':>10}{'noise':>8}{'std at −1.5':>13}{'in the gap':>12}{'log evidence':>14}")
 for name, options in ways.items():
     posterior = lw.fit(model, (x, y), lw.Gaussian(), prior=lw.Isotropic(), **options)
@@ -42,6 +46,12 @@ for name, options in ways.items():
         f"{name:32}{float(posterior.prior.precision):10.3g}{float(posterior.likelihood.noise_std):8.3f}"
         f"{data:13.3f}{gap:12.3f}{posterior.log_evidence.value:14.2f}"
     )
+    panel.plot(grid[:, 0], posterior.predict(grid).epistemic_variance.sqrt()[:, 0], label=name)
+panel.plot(x[:, 0], torch.full((len(x),), 0.004), "k|", markersize=5)
+panel.set(yscale="log", xlabel="input (marks: data)", ylabel="error bar of the function")
+panel.legend(fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))
+figure.savefig("structures_side_by_side.png", dpi=110)
+print("picture: structures_side_by_side.png")
 
 # %% [markdown]
 # Three matrices are often called "the Hessian". The Gauss–Newton matrix is that of the linear model and never negative.

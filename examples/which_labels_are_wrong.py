@@ -5,6 +5,7 @@
 
 # %%
 import torch
+from matplotlib.figure import Figure
 from sklearn.datasets import load_digits
 from torch import nn
 
@@ -53,3 +54,13 @@ for name, found in (("400", posterior), ("500", more)):
     prediction = found.predict(images[500:], mean="linear")
     density, wrong = prediction.log_prob(truth[500:]).mean(), prediction.probs.argmax(1) != truth[500:]
     print(f"{name} pictures: log density {float(density):.3f} and {int(wrong.sum())} errors on 100 new ones")
+
+# %%
+figure = Figure(figsize=(9.6, 1.7), layout="constrained")
+for panel, number in zip(figure.subplots(1, 10), suspects[:10].tolist(), strict=True):
+    panel.imshow(images[number].reshape(8, 8), cmap="gray_r")
+    seen = int(left_out.mean[number].argmax())
+    panel.set_title(f"labelled {int(labels[number])}\nseen as {seen}", fontsize=8)
+    panel.axis("off")
+figure.savefig("which_labels_are_wrong.png", dpi=110)
+print("picture: which_labels_are_wrong.png")

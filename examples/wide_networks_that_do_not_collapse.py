@@ -5,6 +5,7 @@ temperature the prior therefore wins as the network grows; at η = τ p / N the 
 """
 
 import torch
+from matplotlib.figure import Figure
 from sklearn.datasets import load_digits
 from torch import nn
 
@@ -16,6 +17,8 @@ from lapwing.families.variational import theory
 x = torch.linspace(-2, 2, 20, dtype=torch.float64)
 inputs, targets = torch.stack([x, torch.ones_like(x)], 1), torch.sin(1.5 * x) + 0.5
 print("    N   divergence at η = 1   per neuron at η = 0.01 p / N   loss at η = 1, balanced")
+figure = Figure(figsize=(7.2, 2.8), layout="constrained")
+panels = figure.subplots(1, 2)
 for count in (8, 32, 128):
     start = theory.Neurons.random(count, 2, torch.Generator().manual_seed(0))
     plain = theory.optimise(start, inputs, targets, 1.0)
@@ -23,6 +26,14 @@ for count in (8, 32, 128):
     losses = [float(found.expected_loss(inputs, targets)) for found in (plain, balanced)]
     divergences = float(plain.divergence().sum()), float(balanced.divergence().mean())
     print(f"{count:5}   {divergences[0]:19.4f}   {divergences[1]:28.3f}   {losses[0]:13.2f}, {losses[1]:.2f}")
+    for panel, found in zip(panels, (plain, balanced), strict=True):
+        panel.plot(x, found.moments(inputs)[0].mean(1), label=f"{count} neurons")
+for panel, title in zip(panels, ("η = 1: the data are forgotten", "η = 0.01 p / N"), strict=True):
+    panel.plot(x, targets, "k.", markersize=5, label="data")
+    panel.set_title(title, fontsize=10)
+panels[0].legend(fontsize=8)
+figure.savefig("wide_networks_that_do_not_collapse.png", dpi=110)
+print("picture: wide_networks_that_do_not_collapse.png")
 
 # the practice: digits, any module, no special layers
 digits = load_digits()

@@ -153,6 +153,15 @@ def test_pictures_are_drawn_by_a_script():
         assert picture.name in scripts or picture.stem in scripts, picture.name
 
 
+@pytest.mark.parametrize("path", sorted(ROOT.glob("examples/*.py")), ids=lambda path: path.stem)
+def test_every_example_draws_its_picture_for_the_gallery(path):
+    assert f'savefig("{path.stem}.png"' in path.read_text()
+    assert (DOCS / "images" / f"{path.stem}.png").is_file()
+    shown = (DOCS / "gallery.md").read_text()
+    assert f"`{name_of(path)}`\n\n![" in shown
+    assert f"](images/{path.stem}.png)" in shown
+
+
 # public names
 
 PUBLIC = {f"lapwing.{name}": name for name in lapwing.__all__ if name != "__version__"}
