@@ -43,7 +43,7 @@ figure = Figure(figsize=(9.2, 2.2), layout="constrained")
 for panel, (name, image) in zip(figure.subplots(1, 5), pictures.items(), strict=True):
     bars = "bar" in name or "error" in name
     top = float(error.max()) if bars else float(truth.max())
-    panel.imshow(image, cmap="inferno" if bars else "gray", vmin=0, vmax=top)
+    panel.imshow(image.numpy(), cmap="inferno" if bars else "gray", vmin=0, vmax=top)
     panel.set_title(name, fontsize=9)
     panel.axis("off")
 figure.savefig("a_scan_from_few_angles.png", dpi=110)

@@ -47,9 +47,10 @@ prediction = posterior.predict(new)
 mean, at = prediction.mean[:, 0], new[:, 0]
 figure = Figure(figsize=(6.6, 3), layout="constrained")
 panel = figure.subplots()
-for std, words in ((prediction.std, "a new point"), (prediction.epistemic_variance.sqrt(), "the function")):
+spreads = (("a new point", prediction.std, 0.2), ("the function", prediction.epistemic_variance.sqrt(), 0.4))
+for words, std, strength in spreads:
     half = 1.96 * std[:, 0]
-    panel.fill_between(at, mean - half, mean + half, color="tab:blue", alpha=0.25, label=f"95 % for {words}")
+    panel.fill_between(at, mean - half, mean + half, color="tab:blue", alpha=strength, label=f"95 % for {words}")
 panel.plot(at, mean, color="tab:blue", label="network")
 panel.scatter(x[:, 0], y[:, 0], s=8, color="black", label="data")
 panel.set(ylim=(-3, 3))

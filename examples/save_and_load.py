@@ -40,9 +40,9 @@ print(f"log density of 92 new patients: {float(again.predict(x[350:]).log_prob(y
 curve = tuned.curve
 figure = Figure(figsize=(6.2, 2.8), layout="constrained")
 panel = figure.subplots()
-panel.semilogx(curve.precision, curve.held_out, color="black", label="held-out patients")
-for name, found, style in (("evidence", again, "--"), ("held-out", tuned, "-")):
-    panel.axvline(float(found.prior.precision[0]), linestyle=style, color="tab:blue", label=f"by {name}")
+panel.semilogx(curve.precision, curve.held_out, color="black", label="density of held-out patients")
+for name, found, style in (("by the evidence", again, "--"), ("on held-out patients", tuned, "-")):
+    panel.axvline(float(found.prior.precision[0]), linestyle=style, color="tab:blue", label=f"chosen {name}")
 panel.set(xlabel="prior precision", ylabel="log density of a patient")
 panel.legend(fontsize=8)
 figure.savefig("save_and_load.png", dpi=110)

@@ -58,7 +58,7 @@ for name, found in (("400", posterior), ("500", more)):
 # %%
 figure = Figure(figsize=(9.6, 1.7), layout="constrained")
 for panel, number in zip(figure.subplots(1, 10), suspects[:10].tolist(), strict=True):
-    panel.imshow(images[number].reshape(8, 8), cmap="gray_r")
+    panel.imshow(images[number].reshape(8, 8).numpy(), cmap="gray_r")
     seen = int(left_out.mean[number].argmax())
     panel.set_title(f"labelled {int(labels[number])}\nseen as {seen}", fontsize=8)
     panel.axis("off")

@@ -108,7 +108,11 @@ def comparison(sets: list[records.Evaluation]) -> Table:
         table.add_row(f"[bold]{evaluation.name}[/bold]")
         for name, (probs, labels) in probabilities(evaluation).items():
             scores = (metrics.nll(probs, labels), metrics.ece(probs, labels), metrics.brier(probs, labels))
-            table.add_row(f"  {name}", f"{metrics.accuracy(probs, labels):.1%}", *(f"{score:.3f}" for score in scores))
+            table.add_row(
+                f"  {report.told(name)}",
+                f"{metrics.accuracy(probs, labels):.1%}",
+                *(f"{score:.3f}" for score in scores),
+            )
     return table
 
 
@@ -129,7 +133,8 @@ def findings(sets: list[records.Evaluation], posterior: Posterior) -> list[str]:
             method: metrics.paired(nll[records.OURS], other) for method, other in nll.items() if method != records.OURS
         }
         said = ", ".join(
-            f"{gap.mean:+.3f} ± {gap.standard_error:.3f} against {method}" for method, gap in against.items()
+            f"{gap.mean:+.3f} ± {gap.standard_error:.3f} against {report.told(method)}"
+            for method, gap in against.items()
         )
         lines.append(f"{name}: NLL {metrics.nll(ours, labels):.3f}, {said}.")
     before, after = (metrics.confidence(found[records.OURS][0]) for found in (upright, turned))

@@ -40,7 +40,10 @@ def coverage(runs: Runs) -> Html:
     frame = Frame(Axis("level promised", 0, 1, ticks=TICKS, form=percent), y, 330)
     count, grid = min(_z(evaluation, one).size for _, evaluation, one in runs), np.linspace(0, 1, 41)
     room = 1.96 * np.sqrt(grid * (1 - grid) / count)
-    marks: list[Child] = [frame.band(grid, grid - room, grid + room, "-chance"), frame.diagonal("as promised")]
+    marks: list[Child] = [
+        frame.band(grid, np.clip(grid - room, 0, 1), np.clip(grid + room, 0, 1), "-chance"),
+        frame.diagonal("as promised"),
+    ]
     halves = [NormalDist().inv_cdf((1 + level) / 2) for level in LEVELS]
     rows: list[tuple[str, ...]] = []
     for series, (name, evaluation, one) in reversed(list(enumerate(runs))):
