@@ -1,4 +1,4 @@
-"""The command line: `lapwing fit | predict | evaluate | report | bench | doctor | demo`."""
+"""The command line, `lapwing`: its commands are those of `lapwing.cli.commands`."""
 
 from __future__ import annotations
 

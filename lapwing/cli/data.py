@@ -211,7 +211,7 @@ def _column(source: str, name: str, values: Sequence[Any]) -> np.ndarray:
     try:
         return np.array([float(value) for value in values])
     except (ValueError, TypeError):
-        row = next(i for i, value in enumerate(values) if not _is_number(value))
+        row = next(i for i, value in enumerate(values) if not is_number(value))
         if _is_empty(values[row]):
             what = f"is empty in row {row}, counted from 0: fill it in, remove the row, or leave the column out"
         else:
@@ -223,7 +223,8 @@ def _is_empty(value: Any) -> bool:
     return value is None or str(value).strip() == ""
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Whether a cell of a table can be read as a number."""
     try:
         float(value)
     except (ValueError, TypeError):
@@ -236,7 +237,7 @@ def _classes_or_numbers(source: str, name: str, values: Sequence[Any]) -> np.nda
     empty = next((row for row, value in enumerate(values) if _is_empty(value)), None)
     if empty is not None:
         raise ValueError(f"{source}: the target {name!r} is empty in row {empty}, counted from 0: remove such rows")
-    if not all(_is_number(value) for value in values):
+    if not all(is_number(value) for value in values):
         return np.array([str(value) for value in values])
     numbers = np.array([float(value) for value in values])
     whole = all(math.isfinite(value) and value == int(value) for value in numbers)

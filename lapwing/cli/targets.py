@@ -7,7 +7,7 @@ from typing import Literal, final
 
 import numpy as np
 
-from lapwing.cli.data import Loaded
+from lapwing.cli.data import Loaded, is_number
 
 Kind = Literal["classification", "regression"]
 
@@ -79,7 +79,7 @@ def _named(data: Loaded, targets: np.ndarray, outputs: int, asked: str | None) -
         why = f"targets are words, {names[0][:30]!r} and {names[1][:30]!r}, and the network has one output"
         return Guess("classification", "bernoulli", f"{why}, taken for the second", names)
     if len(names) != outputs:
-        words = [name for name in names if not _is_number(name)]
+        words = [name for name in names if not is_number(name)]
         if 2 * len(words) < len(names):
             raise ValueError(
                 f"{data.source}: most targets are numbers, but {words[0][:30]!r} is not: remove or mend such rows"
@@ -90,14 +90,6 @@ def _named(data: Loaded, targets: np.ndarray, outputs: int, asked: str | None) -
         )
     why = f"targets are words, {len(names)} different ones, taken in alphabetical order"
     return Guess("classification", "categorical", why, names)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def numbers(data: Loaded, guessed: Guess) -> np.ndarray | None:

@@ -10,7 +10,7 @@ import lapwing.metrics as metrics
 from lapwing.records import Evaluation, Predictions, Record
 from lapwing.report import scores
 from lapwing.report.markup import Child, Html, h, picture
-from lapwing.report.svg import Axis, Frame, Numbers, axis, card, figure, legend, number, percent
+from lapwing.report.svg import Axis, Frame, Numbers, axis, card, figure, legend, number, percent, tenths
 
 SHARE = tuple(np.linspace(0, 1, 6))
 CURVE = 60  # points of a risk–coverage curve
@@ -43,7 +43,7 @@ def reliability(runs: Runs, bins: int = 10) -> Html:
         parts = (found.counts, found.confidences, found.accuracies, found.lower, found.upper)
         counts, said, right, low, high = (np.asarray(part)[full] for part in parts)
         words = [
-            (f"{counts[i]:,}", _percent(said[i]), _percent(right[i]), f"{_percent(low[i])} to {_percent(high[i])}")
+            (f"{counts[i]:,}", tenths(said[i]), tenths(right[i]), f"{tenths(low[i])} to {tenths(high[i])}")
             for i in range(len(said))
         ]
         tips = [f"{name}: says {b}, right {c} ({d}) of {a}" for a, b, c, d in words]
@@ -69,13 +69,13 @@ def confidences(evaluation: Evaluation) -> Html:
     frame = Frame(x, axis("test points", [0, *(wrong + good)], zero=True), 330)
 
     def tips(counts: np.ndarray, what: str) -> list[str]:
-        return [f"{_percent(edges[i])} to {_percent(edges[i + 1])}: {counts[i]:,} {what}" for i in range(len(counts))]
+        return [f"{tenths(edges[i])} to {tenths(edges[i + 1])}: {counts[i]:,} {what}" for i in range(len(counts))]
 
     marks = [
         frame.bars(edges, wrong + good, 0, tips(good, "right"), base=wrong),
         frame.bars(edges, wrong, 1, tips(wrong, "wrong")),
     ]
-    rows = tuple((_percent(edges[i]), f"{good[i]:,}", f"{wrong[i]:,}") for i in range(len(good)) if good[i] + wrong[i])
+    rows = tuple((tenths(edges[i]), f"{good[i]:,}", f"{wrong[i]:,}") for i in range(len(good)) if good[i] + wrong[i])
     return figure(
         f"Confidence of {ours.method}", frame, marks, key=legend(["right", "wrong"]),
         says=f"How often {ours.method} gives each confidence, and how often it is right: "
@@ -100,10 +100,10 @@ def risk(evaluation: Evaluation) -> Html:
     )
     marks = []
     for series, (name, values) in reversed(list(enumerate(risks.items()))):
-        tips = [f"{name}: answering {_percent(a)}, {_percent(b)} wrong" for a, b in zip(kept, values, strict=True)]
+        tips = [f"{name}: answering {tenths(a)}, {tenths(b)} wrong" for a, b in zip(kept, values, strict=True)]
         marks.append(frame.line(kept, values, series, tips, markers=False))
     areas = "; ".join(f"{name} {number(curve.area)}" for name, curve in curves.items())
-    rows = tuple((_percent(a), *(_percent(values[i]) for values in risks.values())) for i, a in enumerate(kept))
+    rows = tuple((tenths(a), *(tenths(values[i]) for values in risks.values())) for i, a in enumerate(kept))
     return figure(
         "Risk and coverage", frame, marks, key=legend(list(risks)),
         says="If the least certain inputs are left to a person, how many of the answered ones are wrong? Lower is "
@@ -137,9 +137,9 @@ def histogram(title: str, label: str, groups: dict[str, np.ndarray], *, says: st
     marks = []
     for series, (name, share) in reversed(list(enumerate(shares.items()))):
         ranges = [f"{number(edges[i])} to {number(edges[i + 1])}" for i in range(len(share))]
-        tips = [f"{name}: {between}, {_percent(part)}" for between, part in zip(ranges, share, strict=True)]
+        tips = [f"{name}: {between}, {tenths(part)}" for between, part in zip(ranges, share, strict=True)]
         marks.append(frame.steps(edges, share, series, tips))
-    rows = tuple((number(edges[i]), *(_percent(share[i]) for share in shares.values())) for i in range(len(edges) - 1))
+    rows = tuple((number(edges[i]), *(tenths(share[i]) for share in shares.values())) for i in range(len(edges) - 1))
     return figure(title, frame, marks, key=legend(list(groups)), says=says, numbers=Numbers(("from", *groups), rows))
 
 
@@ -171,10 +171,6 @@ def _example(record: Record, pixels: np.ndarray, probs: np.ndarray, truth: int, 
     words = f"input {row}: says {name} ({sure})" + ("" if said == truth else f", is {true_name}")
     wrong = None if said == truth else h("span", f"is {true_name}", class_="wrong")
     return h("li", picture(pixels, words), h("span", h("b", name), f" {sure}"), wrong, data_tip=words)
-
-
-def _percent(share: float) -> str:
-    return percent(round(float(share), 3))
 
 
 def _probs(one: Predictions) -> np.ndarray:

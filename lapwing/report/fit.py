@@ -6,9 +6,16 @@ import numpy as np
 
 from lapwing.records import Curve, Influence, Measured, Record
 from lapwing.report.markup import Html, h, table
-from lapwing.report.svg import Frame, Numbers, axis, card, figure, log_axis, number, percent
+from lapwing.report.svg import Frame, Numbers, axis, card, figure, log_axis, number, tenths
 
 TOP = 12  # training points shown
+PARTS = {  # of the log evidence
+    "fit": "fit of the data",
+    "penalty": "size of the weights",
+    "occam": "Occam factor: weights that data determine",
+    "normaliser": "constants",
+    "hyperprior": "hyperprior, beside it",
+}
 
 
 def curves(curve: Curve) -> list[Html]:
@@ -135,7 +142,7 @@ def _solved(record: Record) -> list[tuple[str, str]]:
         rows.append(("Effective dimension", f"{measured(solve.effective_dimension)} of {weights}"))
     if solve.log_evidence is not None:
         rows.append(("Log evidence", measured(solve.log_evidence)))
-    rows += [(f"· {name}", number(value)) for name, value in solve.evidence_parts.items()]
+    rows += [(f"· {PARTS.get(name, name)}", number(value)) for name, value in solve.evidence_parts.items()]
     if solve.precision:
         groups = ", ".join(f"{name}: {number(value)}" for name, value in list(solve.precision.items())[:12])
         rows.append(("Prior precision", groups + (f", by {solve.tuned_by}" if solve.tuned_by else "")))
@@ -153,7 +160,7 @@ def limits(record: Record) -> str:
         bound = f"{100 * solve.error_bound:.2g} %"
         found.append(f"draws are within {bound} of exact ones on the training data")
     if solve.draws and (solve.error_bound is not None or not solve.method.lower().startswith("exact")):
-        chance = percent(round((2 / solve.draws) ** 0.5, 3))
+        chance = tenths((2 / solve.draws) ** 0.5)
         found.append(f"variances from {solve.draws} draws have a Monte-Carlo error of {chance}")
     return "; ".join(found) or "round-off: the posterior is in closed form"
 

@@ -12,7 +12,7 @@ from lapwing.records import Evaluation, Predictions, Record
 from lapwing.report import scores
 from lapwing.report.classification import Runs, histogram
 from lapwing.report.markup import Child, Html
-from lapwing.report.svg import Axis, Frame, Numbers, axis, figure, legend, number, percent
+from lapwing.report.svg import Axis, Frame, Numbers, axis, figure, legend, number, percent, tenths
 
 SHOWN = 1200  # points of a scatter
 BARS = 150  # of them with error bars
@@ -49,7 +49,7 @@ def coverage(runs: Runs) -> Html:
     for series, (name, evaluation, one) in reversed(list(enumerate(runs))):
         z = np.abs(_z(evaluation, one))
         inside = [float((z < half).mean()) for half in halves]
-        words = [(percent(level), _percent(found)) for level, found in zip(LEVELS, inside, strict=True)]
+        words = [(percent(level), tenths(found)) for level, found in zip(LEVELS, inside, strict=True)]
         marks.append(frame.line(LEVELS, inside, series, [f"{name}: {a} intervals hold {b}" for a, b in words]))
         rows[:0] = [(name, *word) for word in words]
     return figure(
@@ -68,7 +68,7 @@ def errors(evaluation: Evaluation) -> Html:
     expected = np.diff([NormalDist().cdf(float(edge)) for edge in edges])
     y = axis("share of targets", [0, *found, *expected], zero=True, form=percent)
     frame = Frame(Axis("error in predicted standard deviations", -4, 4), y, 330)
-    rows = tuple((number(edges[i]), _percent(found[i]), _percent(expected[i])) for i in range(len(found)))
+    rows = tuple((number(edges[i]), tenths(found[i]), tenths(expected[i])) for i in range(len(found)))
     tips = [f"{number(edges[i])} to {number(edges[i + 1])}: {row[1]}, expected {row[2]}" for i, row in enumerate(rows)]
     middle, width = (edges[1:] + edges[:-1]) / 2, scores.width_of(z)
     return figure(
@@ -171,10 +171,6 @@ class _Shown:
     def tips(self) -> list[str]:
         zipped = zip(self.rows, self.targets, self.mean, self.std, strict=True)
         return [f"row {i}: observed {number(y)}, predicted {number(m)} ± {number(s)}" for i, y, m, s in zipped]
-
-
-def _percent(share: float) -> str:
-    return percent(round(float(share), 3))
 
 
 def _z(evaluation: Evaluation, one: Predictions) -> np.ndarray:

@@ -14,7 +14,6 @@ import lapwing.metrics as metrics
 from lapwing.records import OURS, Evaluation, Measured, Predictions, Record
 
 BINS = 15
-LEVELS = np.array([0.5, 0.6827, 0.8, 0.9, 0.95, 0.99])
 HIGHER_IS_BETTER = frozenset({"accuracy"})
 UNSCORED = frozenset({"confidence", "mean std", "coverage of 90 %", "rms z"})  # neither more nor less is better
 

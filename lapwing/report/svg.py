@@ -77,6 +77,15 @@ def percent(value: float) -> str:
     return f"{100 * value:.4g} %"
 
 
+def tenths(share: float) -> str:
+    """A share in percent, to a tenth of one.
+
+    >>> tenths(0.12345)
+    '12.3 %'
+    """
+    return percent(round(float(share), 3))
+
+
 def number(value: float) -> str:
     """A number for a person: few digits, a true minus sign, thousands apart.
 

@@ -12,7 +12,7 @@ import lapwing.metrics as metrics
 from lapwing.records import Evaluation, Measured, Predictions, Record
 from lapwing.report import classification, regression, scores
 from lapwing.report.markup import Child, Html, h, table
-from lapwing.report.svg import Axis, Frame, axis, card, figure, legend, number, percent
+from lapwing.report.svg import Axis, Frame, axis, card, figure, legend, number, tenths
 from lapwing.report.verdict import verdict
 
 SIGNS = {"good": "✓", "fair": "!", "poor": "✕", "none": "?"}
@@ -170,7 +170,7 @@ def foreign(record: Record) -> list[Html]:
     if not found:
         return []
     ours = scores.main(first).method
-    alarms = [percent(round(metrics.fpr95(one.inside, one.outside), 3)) for one in found]
+    alarms = [tenths(metrics.fpr95(one.inside, one.outside)) for one in found]
     rows = [
         (one.foreign, one.method, one.score, cell("AUROC", one.auroc), alarm)
         for one, alarm in zip(found, alarms, strict=True)
