@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, Subset, SubsetRandomSampler, TensorDataset
 
 from lapwing.bayes.likelihoods import Bernoulli, Categorical, Gaussian
 from lapwing.network.shuffling import Source
@@ -307,3 +307,10 @@ def test_a_run_ends_where_it_is_told_to_and_stays_ended(tmp_path):
     assert len(run(lambda epoch: epoch.number == 4).curve) == 4
     assert len(run(lambda epoch: epoch.number == 4).curve) == 4
     assert len(run(None).curve) == 9
+
+
+def test_a_sampler_of_a_part_is_refused_and_a_subset_is_not():
+    data = TensorDataset(torch.arange(7.0)[:, None], torch.arange(7.0))
+    with pytest.raises(ValueError, match="reads 3 of 7 data.*Subset"):
+        Source.of(DataLoader(data, batch_size=2, sampler=SubsetRandomSampler([0, 2, 4])))
+    assert Source.of(DataLoader(Subset(data, [0, 2, 4]), batch_size=2, shuffle=True)).size == 3

@@ -240,6 +240,17 @@ def _source(data: Any, batch_size: int, pieces: Callable[[Any, int], list[Any]])
     )
 
 
+def check_sampler(loader: DataLoader) -> None:
+    """Refuse a sampler of a part of the data, all of which would be read; ranks share them out by themselves."""
+    size, sampler = len(loader.dataset), loader.sampler  # type: ignore[arg-type]
+    read = len(sampler) if isinstance(sampler, Sized) and not isinstance(sampler, DistributedSampler) else size
+    if read < size:
+        raise ValueError(
+            f"the sampler of the DataLoader reads {read:,} of {size:,} data, and lapwing reads a data set as a whole: "
+            "pass a DataLoader of torch.utils.data.Subset(dataset, indices) instead of a sampler"
+        )
+
+
 def _check_loader(loader: DataLoader) -> None:
     """Refuse a loader that leaves data out, and say where all are read though it would leave some out."""
     dropping = loader.drop_last or getattr(loader.batch_sampler, "drop_last", False)
@@ -249,13 +260,8 @@ def _check_loader(loader: DataLoader) -> None:
                 "the DataLoader has drop_last=True, which leaves data of a stream out at its end: pass drop_last=False"
             )
         return
-    size, sampler = len(loader.dataset), loader.sampler  # type: ignore[arg-type]
-    read = len(sampler) if isinstance(sampler, Sized) and not isinstance(sampler, DistributedSampler) else size
-    if read < size:
-        raise ValueError(
-            f"the sampler of the DataLoader reads {read:,} of {size:,} data, and lapwing reads a data set as a whole: "
-            "pass a DataLoader of torch.utils.data.Subset(dataset, indices) instead of a sampler"
-        )
+    check_sampler(loader)
+    size = len(loader.dataset)  # type: ignore[arg-type]
     batch_size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
     dropped = size % batch_size if dropping and batch_size else 0
     if dropped:

@@ -10,6 +10,8 @@ import torch
 from torch import Generator, Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
+from lapwing.network.batches import check_sampler
+
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -28,6 +30,8 @@ class Source:
         data = data.dataset if loader is not None else data
         if isinstance(data, IterableDataset):
             raise ValueError("an iterable data set has no order of its own: pass a list of its batches")
+        if loader is not None:
+            check_sampler(loader)
         if isinstance(data, TensorDataset) and len(data.tensors) == 2 and loader is None:
             data = tuple(data.tensors)
         if isinstance(data, list):
