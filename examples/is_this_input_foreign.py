@@ -50,7 +50,7 @@ moved = (rest.predict(new).epistemic_variance / posterior.predict(new).epistemic
 print(f"without ten of 100 pictures, error bars widen by up to {float(moved):.1%}")
 
 # %%
-shares = range(0, 101, 5)
+shares = range(0, 101, 10)
 mixed = [torch.cat([new[: 100 - share], turned[100 - share : 100]]) for share in shares]
 figure = Figure(figsize=(6.6, 2.8), layout="constrained")
 panel = figure.subplots()
