@@ -67,6 +67,7 @@ def test_two_ranks_give_one_result_which_is_that_of_one_process(folder, monkeypa
     assert there[0] == there[1]  # without the marks of their contents
 
 
+@pytest.mark.slow
 def test_a_rank_that_dies_ends_the_command_with_a_message(folder):
     finished = launched(folder, "fit", "model.py:breaks", "train.npz", "--noise-std", "0.1", "--out", "lost")
     assert finished.returncode != 0

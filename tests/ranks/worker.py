@@ -93,10 +93,7 @@ FITS = {
 }
 
 
-FEW = (
-    "krylov", "labels", "data set", "fewer data than ranks", "by draws", "labels, by draws",
-    "fewer data than ranks, by draws",
-)  # fmt: skip
+FEW = ("krylov", "fewer data than ranks", "by draws", "fewer data than ranks, by draws")
 
 
 def found(posterior) -> dict:

@@ -114,6 +114,7 @@ def upside_down(bars, models):
     return SymmetryModel(WHOLE, small()).fit(bars[0], poser=models[0].found.bound.poser, progress=False)
 
 
+@pytest.mark.slow
 def test_g7_what_looks_alike_upside_down_has_two_poses(upside_down, bars):
     images, kinds = bars
     _, density = density_of_angle(upside_down, upside_down.prototype(images), 361)
@@ -126,6 +127,7 @@ def test_g7_what_looks_alike_upside_down_has_two_poses(upside_down, bars):
     assert upside_down_share(upside_down, images[kinds == 1]) < 0.2
 
 
+@pytest.mark.slow
 def test_g7_a_gaussian_cannot_have_two_poses(upside_down, bars):
     images, kinds = bars
     gaussian = SymmetryModel(WHOLE, small(shape="gaussian"))
@@ -135,6 +137,7 @@ def test_g7_a_gaussian_cannot_have_two_poses(upside_down, bars):
     assert gap.mean() > 0.3
 
 
+@pytest.mark.slow
 def test_g7_one_density_for_all_prototypes_is_worse(upside_down, bars):
     images, kinds = bars
     alone = SymmetryModel(WHOLE, small(conditional=False))
