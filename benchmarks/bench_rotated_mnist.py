@@ -8,12 +8,10 @@ import harness
 import studies
 
 METHODS = ["map", "temperature", "linearised", "last-layer", "diagonal", "kfac", "dropout", "ensemble", "swag"]
-PLAN: dict[str, dict[str, Any]] = {
+CELLS: dict[str, dict[str, Any]] = {
     "the network alone": {"task": "rotated-mnist", "data": "mnist", "methods": ["map"], "seeds": [0]},
     "all methods": {"task": "rotated-mnist", "data": "mnist", "methods": METHODS, "seeds": [0]},
 }
-RUN = 1  # cells of the plan that have been run; the other methods take a quarter of an hour of a free core
-CELLS = dict(list(PLAN.items())[:RUN])
 
 if __name__ == "__main__":
     harness.main(__file__, CELLS, studies.measure)

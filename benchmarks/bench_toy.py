@@ -10,12 +10,10 @@ import studies
 METHODS = [
     "map", "linearised", "last-layer", "diagonal", "kfac", "sampled", "dropout", "ensemble", "swag", "variational", "hmc",
 ]  # fmt: skip
-PLAN: dict[str, dict[str, Any]] = {
+CELLS: dict[str, dict[str, Any]] = {
     "few units": {"task": "toy", "data": "small", "methods": ["linearised"], "seeds": [0]},
     "gap": {"task": "toy", "data": "gap", "methods": METHODS, "seeds": [0]},
 }
-RUN = 1  # cells of the plan that have been run; full-batch HMC and the others take ten minutes of a free core
-CELLS = dict(list(PLAN.items())[:RUN])
 
 if __name__ == "__main__":
     harness.main(__file__, CELLS, studies.measure)
