@@ -1,7 +1,7 @@
 """Whose error bars fit best on nine UCI regressions?
 
-One hidden layer of 50 units, the authors' splits; `lapwing bench uci` says the protocol. So far the small sets: add sets and
-splits to SEEDS, and with $LAPWING_BENCH set to the folder of a `lapwing bench uci` run they are taken from there.
+One hidden layer of 50 units, the authors' splits; `lapwing bench uci` says the protocol. Add sets and splits to SEEDS, and with
+$LAPWING_BENCH set to the folder of a `lapwing bench uci` run they are taken from there.
 """
 
 from __future__ import annotations
@@ -15,13 +15,16 @@ METHODS = [
     "map", "linearised", "linearised-g", "linearised-validation", "linearised-ensemble", "last-layer", "diagonal", "kfac",
     "sampled", "dropout", "ensemble", "swag", "tempered-vi",
 ]  # fmt: skip
-SEEDS = dict.fromkeys(("boston", "concrete", "energy", "wine", "yacht"), 5)
+SMALL = ("boston", "concrete", "energy", "wine", "yacht")
+SEEDS = {**dict.fromkeys(SMALL, 5), "kin8nm": 2, "naval": 2, "power": 2, "protein": 1}
+HMC = ("boston",)  # a split of each: four chains of the whole batch take minutes
 CELLS: dict[str, dict[str, Any]] = {
     "yacht, a part": {"task": "uci", "data": "yacht", "methods": ["map", "linearised"], "seeds": [0]},
     **{
         data: {"task": "uci", "data": data, "methods": METHODS, "seeds": list(range(count))}
         for data, count in SEEDS.items()
     },
+    **{f"{data}, HMC": {"task": "uci", "data": data, "methods": ["hmc"], "seeds": [0]} for data in HMC},
 }
 
 if __name__ == "__main__":
