@@ -12,13 +12,13 @@ import studies
 
 ROADS = {
     "the network alone": ["map", "temperature"], "last layer": ["last-layer"], "subnetwork": ["subnetwork"], "kfac": ["kfac"],
-    "diagonal": ["diagonal"], "all weights": ["linearised"], "swag": ["swag"],
+    "diagonal": ["diagonal"], "swag": ["swag"], "all weights": ["linearised"],
 }  # fmt: skip
 PLAN: dict[str, dict[str, Any]] = {
     name: {"task": "corrupted-cifar", "data": "cifar10", "methods": methods, "seeds": [0]}
     for name, methods in ROADS.items()
 }
-RUN = 2  # cells of the plan that have been run
+RUN = 4  # cells of the plan that have been run
 CELLS = dict(list(PLAN.items())[:RUN])
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ PLAN: dict[str, dict[str, Any]] = {
         for data, count in SEEDS.items()
     },
 }
-RUN = 5  # cells of the plan that have been run; a split takes about half a minute of a free core, those of large sets minutes
+RUN = 7  # cells of the plan that have been run; splits of large sets take minutes
 CELLS = dict(list(PLAN.items())[:RUN])
 
 if __name__ == "__main__":
