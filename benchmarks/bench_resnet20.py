@@ -21,6 +21,7 @@ import lapwing as lw
 from lapwing import metrics
 from lapwing.bench import data
 from lapwing.bench.networks import trained_resnet20
+from lapwing.bench.studies.cifar import clothes
 
 TOTAL, HELD_OUT = 50_000, 200
 SETS = {"test": slice(200, 1000), "jpeg": slice(200, 600), "noise": slice(200, 500)}
@@ -69,7 +70,7 @@ def shifted(x: Tensor, y: Tensor, pictures: int | None) -> dict[str, tuple[Tenso
         "test": ours("test"),
         "jpeg": (jpeg(ours("jpeg")[0]), ours("jpeg")[1]),
         "noise": (noisy(ours("noise")[0]), ours("noise")[1]),
-        "ood": (fashion(300)[kept], None),
+        "ood": (clothes(300)[kept], None),
     }
 
 
@@ -87,13 +88,6 @@ def jpeg(images: Tensor, quality: int = 30) -> Tensor:
 def noisy(images: Tensor, std: float = 25 / 255) -> Tensor:
     noise = torch.randn(images.shape, generator=torch.Generator().manual_seed(2))
     return ((images + std * noise).clamp(0, 1) * 255).round() / 255
-
-
-def fashion(count: int) -> Tensor:
-    """Grey pictures of clothes, brought to 32 × 32 and three equal channels."""
-    images = data.fashion_mnist(train=1, test=count).test[0]
-    large = torch.nn.functional.interpolate(images, (32, 32), mode="bilinear", align_corners=False)
-    return large.clamp(0, 1).expand(-1, 3, -1, -1).contiguous()
 
 
 def predicted(posterior: lw.Posterior, x: Tensor, temperature: float) -> dict[str, Tensor]:

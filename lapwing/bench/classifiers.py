@@ -27,7 +27,7 @@ from lapwing.training import adam, train
 Pair = tuple[Tensor, Tensor]
 LABELS = Categorical()
 RATES, SWAG_RATES, MEMBERS, DRAWS = (0.1, 0.3), (1e-3, 1e-2, 5e-2), 5, 32
-SUBNETWORK = 1000  # weights
+SUBNETWORK, SMALLER, LARGER = 1000, 300, 3000  # weights
 
 
 @final
@@ -70,10 +70,13 @@ def _temperature(problem: Problem) -> Predictive:
     return temperature.fit(_map(problem), problem.validation)
 
 
-def _subnetwork(problem: Problem) -> Predictive:
-    x, y = problem.train
-    few = x[: problem.few], y[: problem.few]
-    return problem.posterior(select=subnetwork(problem.model, few, LABELS, SUBNETWORK, score="predictive"))
+def _subnetwork(size: int) -> Callable[[Problem], Predictive]:
+    def run(problem: Problem) -> Predictive:
+        x, y = problem.train
+        few = x[: problem.few], y[: problem.few]
+        return problem.posterior(select=subnetwork(problem.model, few, LABELS, size, score="predictive"))
+
+    return run
 
 
 def _sampled(problem: Problem) -> Predictive:
@@ -125,7 +128,9 @@ METHODS: dict[str, Callable[[Problem], Predictive]] = {
     "temperature": _temperature,
     "linearised": lambda problem: problem.posterior(),
     "last-layer": lambda problem: problem.posterior(select=last_layer(problem.model)),
-    "subnetwork": _subnetwork,
+    "subnetwork": _subnetwork(SUBNETWORK),
+    f"subnetwork-{SMALLER}": _subnetwork(SMALLER),
+    f"subnetwork-{LARGER}": _subnetwork(LARGER),
     "diagonal": lambda problem: problem.posterior(method=Diagonal()),
     "kfac": lambda problem: problem.posterior(method=KFAC()),
     "sampled": _sampled,

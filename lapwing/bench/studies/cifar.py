@@ -12,12 +12,13 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.nn.functional import interpolate
 
 from lapwing import metrics
 from lapwing.bench.classifiers import METHODS as ALL
 from lapwing.bench.classifiers import Problem
 from lapwing.bench.corruptions import corrupt
-from lapwing.bench.data import cifar10
+from lapwing.bench.data import cifar10, fashion_mnist
 from lapwing.bench.ledger import Cell
 from lapwing.bench.networks import resnet20, trained_resnet20
 from lapwing.bench.studies.study import Study
@@ -27,16 +28,19 @@ from lapwing.families.networks import Predictive
 KINDS, SEVERITIES = ("gaussian_noise", "defocus_blur", "contrast"), (1, 3, 5)
 TOTAL, HELD_OUT, IMAGES, BATCH = 50_000, 200, 100, 25
 FEW, SOME = 100, 1000  # training images of the posterior over all weights, and of the others
-METHODS = ("map", "temperature", "linearised", "last-layer", "subnetwork", "diagonal", "kfac", "swag")
+METHODS = (
+    "map", "temperature", "linearised", "last-layer", "subnetwork-300", "subnetwork", "subnetwork-3000", "diagonal",
+    "kfac", "swag",
+)  # fmt: skip
 SCORES = (
     "over_temperature", "nll_0", *(f"nll_{severity}" for severity in SEVERITIES),
     "ece_0", *(f"ece_{severity}" for severity in SEVERITIES),
 )  # fmt: skip
 
 
-def problem(few: int, seed: int) -> tuple[Problem, tuple[Tensor, Tensor]]:
-    """The trained network with what the methods may see, and the test images of a seed."""
-    task = cifar10(SOME)
+def problem(method: str, seed: int) -> tuple[Problem, tuple[Tensor, Tensor]]:
+    """The trained network with what a method may see, and the test images of a seed."""
+    task, few = cifar10(SOME), FEW if method == "linearised" else SOME
     x, y = task.test
     start = HELD_OUT + seed * IMAGES
     given = Problem(
@@ -49,7 +53,7 @@ def problem(few: int, seed: int) -> tuple[Problem, tuple[Tensor, Tensor]]:
 def run(cell: Cell, folder: Path) -> dict[str, float]:
     """NLL, ECE and accuracy at every severity, by kind too, and the paired difference to temperature scaling."""
     del folder
-    given, (images, labels) = problem(FEW if cell.method == "linearised" else SOME, cell.seed)
+    given, (images, labels) = problem(cell.method, cell.seed)
     found, rival = ALL[cell.method](given), ALL["temperature"](given)
     scores: dict[str, float] = {}
     differences = []
@@ -78,7 +82,14 @@ def probabilities(found: Predictive, images: Tensor) -> Tensor:  # (n, classes)
     return parts / parts.sum(1, keepdim=True)
 
 
-def _there(_: str) -> int:
+def clothes(count: int) -> Tensor:
+    """Pictures of clothes as if they were photographs: 32 × 32, three equal channels."""
+    grey = fashion_mnist(1, count).test[0]
+    large = interpolate(grey, (32, 32), mode="bilinear", align_corners=False)
+    return large.clamp(0, 1).expand(-1, 3, -1, -1).contiguous()
+
+
+def there(_: str) -> int:
     """How many disjoint sets of test images there are, once the files are."""
     trained_resnet20()
     return (len(cifar10(1).test[0]) - HELD_OUT) // IMAGES
@@ -86,5 +97,5 @@ def _there(_: str) -> int:
 
 STUDY = Study(
     "corrupted-cifar", TASKS["corrupted-cifar"], METHODS,
-    ("cifar10",), run, SCORES, _there, default_seeds=1,
+    ("cifar10",), run, SCORES, there, default_seeds=1,
 )  # fmt: skip
