@@ -25,9 +25,9 @@ from lapwing.bayes.posterior import LINK
 from lapwing.bayes.predictive import Labels, Prediction
 from lapwing.bayes.spreads import Spread
 from lapwing.linalg.progress import Report, reporter
-from lapwing.network.batches import Batches, Inputs, as_batches
-from lapwing.network.hessian import empirical_fisher, gauss_newton, hessian
-from lapwing.network.jacobian import Jacobian, Network
+from lapwing.network.batches import Batches, as_batches
+from lapwing.network.hessian import empirical_fisher, gauss_newton, hessian, jacobian_rows
+from lapwing.network.jacobian import Network
 from lapwing.network.kfac import root_of
 from lapwing.training import log_prob
 
@@ -98,8 +98,7 @@ class DenseLaplace:
 
     def _rows(self, inputs: Tensor) -> tuple[Tensor, Tensor]:  # (n, *outputs), (n, c, p)
         mean = self.network.outputs(inputs)
-        rows = Jacobian(self.network, Inputs.of((inputs,)), mean[0].numel()).rows(0, mean.numel())
-        return mean, rows.double().reshape(len(inputs), -1, len(self.values))
+        return mean, jacobian_rows(self.network, inputs, mean)
 
 
 @final

@@ -21,7 +21,7 @@ from lapwing.linalg.memory import check_memory
 from lapwing.linalg.spectral import cutoff
 from lapwing.linalg.truncated import Truncated
 from lapwing.network.batches import Inputs
-from lapwing.network.jacobian import Jacobian, Network
+from lapwing.network.jacobian import Jacobian, Network, prepared
 from lapwing.network.kfac.roots import Root
 from lapwing.network.nests import Nest, Sample, mapped
 
@@ -118,11 +118,17 @@ def gauss_newton(network: Network, batches: Iterable[Tensor], root: Root) -> Ten
     total, start = torch.zeros(network.layout.size, network.layout.size, dtype=torch.float64), 0
     for inputs in batches:
         outputs = network(network.chosen(), inputs).detach()
-        rows = Jacobian(network, Inputs.of((inputs,)), outputs.shape[1]).rows(0, outputs.numel()).double().cpu()
+        rows = jacobian_rows(network, inputs, outputs)
         columns = root(outputs, start).double().cpu()
-        pulled = torch.einsum("nck,ncp->nkp", columns, rows.reshape(*outputs.shape, -1)).flatten(0, 1)
+        pulled = torch.einsum("nck,ncp->nkp", columns, rows).flatten(0, 1)
         total, start = total + pulled.mT @ pulled, start + len(inputs)
     return total
+
+
+def jacobian_rows(network: Network, inputs: Sample, outputs: Tensor) -> Tensor:  # (n, c, p)
+    """The whole Jacobian of the outputs at some inputs, in float64: for small networks, many data at once."""
+    jacobian = prepared(Jacobian(network, Inputs.of((inputs,)), outputs[0].numel()))
+    return jacobian.rows(0, outputs.numel()).double().cpu().reshape(len(outputs), -1, network.layout.size)
 
 
 def _energy(likelihood: Likelihood, targets: Tensor, counts: Tensor) -> Energy:

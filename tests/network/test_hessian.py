@@ -5,9 +5,10 @@ import torch
 from torch.func import functional_call
 
 from lapwing.bayes.likelihoods import Bernoulli, Categorical, Gaussian
+from lapwing.bench.networks import mlp
 from lapwing.network.hessian import empirical_fisher, gauss_newton, hessian
 from lapwing.network.jacobian import Network
-from lapwing.network.kfac import root_of
+from lapwing.network.kfac import gaussian, root_of
 from lapwing.training import log_prob
 from tests.network.networks import NETWORKS
 
@@ -89,3 +90,17 @@ def test_a_mask_takes_a_block_of_the_hessian():
     mask = torch.arange(len(whole)) % 3 == 1
     part = hessian(Network.of(model, mask), [(x, y)], energy)
     torch.testing.assert_close(part, whole[mask][:, mask])
+
+
+def test_passes_through_the_network_do_not_grow_with_the_data(generator):
+    """One by one, the rows of a Gauss-Newton matrix took a hundred times as long."""
+    model = mlp([3, 5, 2], seed=0).double().eval()
+
+    def passes(count):
+        calls, x = [], torch.randn(count, 3, generator=generator, dtype=torch.float64)
+        handle = model.register_forward_hook(lambda *_: calls.append(1))
+        gauss_newton(Network.of(model), [x], gaussian(4.0))
+        handle.remove()
+        return len(calls)
+
+    assert passes(400) == passes(40)
