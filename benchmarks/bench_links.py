@@ -61,8 +61,8 @@ def measure(n: int, classes: int, std: float) -> dict:
     import torch
 
     import lapwing as lw
-    from lapwing.bayes.links import probabilities
-    from lapwing.bayes.spreads import Spread
+    from lapwing.bayes.outputs.spread import Spread
+    from lapwing.bayes.predictive.probabilities import probabilities
 
     mean, covariance = logits(n, classes, std, seed=classes)
     if classes <= 3:

@@ -44,7 +44,7 @@ _HOME = {
     "SGD": "bayes.methods",
     "fit": "facade",
     "infer": "bayes.inference",
-    "laplace_approximation": "bayes.approximation",
+    "laplace_approximation": "bayes.laplace_approximation",
     "last_layer": "network.parameters",
     "likelihood": "bayes.likelihoods",
     "linearise": "network.linearisation",

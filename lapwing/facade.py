@@ -7,13 +7,13 @@ from typing import Any
 
 from torch import nn
 
-from lapwing.bayes.approximate import EvidenceAt
 from lapwing.bayes.inference import infer
 from lapwing.bayes.likelihoods import Likelihood
 from lapwing.bayes.methods import Method
 from lapwing.bayes.posterior import Posterior
 from lapwing.bayes.priors import Prior
-from lapwing.bayes.sharing import Shard
+from lapwing.bayes.solving.sharing import Shard
+from lapwing.bayes.solving.structured import EvidenceAt
 from lapwing.linalg.progress import Report
 from lapwing.network.linearisation import linearise
 from lapwing.network.outputs import Output

@@ -7,8 +7,10 @@ import torch
 from torch import nn
 
 import lapwing as lw
-from lapwing.bayes import classification, spreads, tuning
-from lapwing.bayes.laplace import Known
+from lapwing.bayes.modes import newton
+from lapwing.bayes.modes.tangent import Known
+from lapwing.bayes.posterior.tuning import curves
+from lapwing.bayes.predictive import spreads
 from lapwing.bayes.statistics import Ritz
 from lapwing.linalg import krylov
 from lapwing.linalg.operators import Dense
@@ -53,7 +55,7 @@ def test_curves_over_precisions_have_the_variances_of_predictions(condition):
     posterior = lw.infer(model, prior=lw.Isotropic(2.0), method=lw.Exact("dual"))
     new, none = Dense(right.mT), torch.zeros(31, 0, dtype=torch.float64)
     spread = spreads.over_ratio(posterior.belief, new, (9,), none, 0, full=False)
-    _, in_units = tuning._over_ratio(posterior.belief, new, none)
+    _, in_units = curves._over_ratio(posterior.belief, new, none)
     for ratio in (1e-4, 1.0, 1e4):
         expected = 1 / (2.0 / ratio + values.square() / 0.25)
         bound = 100 * posterior.diagnostics["round_off"] * max(ratio, 1.0) + 1e3 * EPS  # as in the test before
@@ -210,6 +212,6 @@ def test_a_preconditioner_that_is_none_costs_steps_and_not_the_mode():
     start = torch.zeros(5, dtype=torch.float64)
     outputs = loss.features @ start[:, None]
     gradient = normal(5, seed=3)
-    found, _ = classification._by_cg(loss, outputs[:, 0], gradient, 1e-20, Wrong())
+    found, _ = newton._by_cg(loss, outputs[:, 0], gradient, 1e-20, Wrong())
     expected = torch.linalg.solve(loss.hessian(outputs[:, 0]).dense(), gradient)  # dense, by another route
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-8)

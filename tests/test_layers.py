@@ -71,11 +71,29 @@ ALLOWED = {
     },
     "__init__": set(),
 }
+# inside bayes each part may import itself and those before it
+ORDER_OF_BAYES = (
+    "laplace_approximation",
+    "noise",
+    "outputs",
+    "likelihoods",
+    "linear_model",
+    "priors",
+    "methods",
+    "statistics",
+    "evidence",
+    "modes",
+    "solving",
+    "predictive",
+    "posterior",
+    "inference",
+)
 FILES = sorted(PACKAGE.rglob("*.py"))
+FILES_OF_BAYES = sorted(path for path in (PACKAGE / "bayes").rglob("*.py") if path != PACKAGE / "bayes" / "__init__.py")
 
 
-def part_of(module: str) -> str:
-    return [*module.split("."), "__init__"][1]
+def part_of(module: str, depth: int = 1) -> str:
+    return [*module.split("."), *["__init__"] * depth][depth]
 
 
 def imported(path: Path) -> set[str]:
@@ -87,7 +105,8 @@ def imported(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
             base = node.module or ""
-            names |= {base} | {f"{base}.{alias.name}" for alias in node.names if base == "lapwing"}
+            whole = {f"{base}.{alias.name}" for alias in node.names}
+            names |= whole if base == "lapwing.bayes" else {base} | (whole if base == "lapwing" else set())
     return {name for name in names if name == "lapwing" or name.startswith("lapwing.")}
 
 
@@ -99,9 +118,18 @@ def test_imports_point_one_way(path):
     assert found <= ALLOWED[own]
 
 
+@pytest.mark.parametrize("path", FILES_OF_BAYES, ids=[str(path.relative_to(PACKAGE)) for path in FILES_OF_BAYES])
+def test_imports_inside_bayes_point_one_way(path):
+    own = path.relative_to(PACKAGE / "bayes").parts[0].removesuffix(".py")
+    assert own in ORDER_OF_BAYES, f"{own} is new: say in ORDER_OF_BAYES what comes before it"
+    found = {part_of(name, depth=2) for name in imported(path) if part_of(name) == "bayes"}
+    assert found <= set(ORDER_OF_BAYES[: ORDER_OF_BAYES.index(own) + 1])
+
+
 def test_the_rule_would_notice(tmp_path):
     bad = tmp_path / "bad.py"
     bad.write_text(
         "def f():\n    from lapwing.bayes import evidence\n    import lapwing.linear.ridge\n    from lapwing import infer\n"
     )
     assert {part_of(name) for name in imported(bad)} == {"bayes", "linear", "__init__", "infer"}
+    assert {part_of(name, depth=2) for name in imported(bad)} == {"evidence", "ridge", "__init__"}

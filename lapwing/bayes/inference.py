@@ -10,23 +10,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lapwing.bayes import iterative
-from lapwing.bayes.approximate import (
-    EvidenceAt,
-    Shape,
-    low_rank,
-)
-from lapwing.bayes.keeping import journal_of, kept_prior
-from lapwing.bayes.laplace import check_not_interpolating, surrogate, tangent
 from lapwing.bayes.likelihoods import Curved, Gaussian
 from lapwing.bayes.linear_model import LinearModel, left_by_centre
 from lapwing.bayes.methods import CG, SGD, AtTheWeights, Exact, Krylov, LowRank, Method, Structural
-from lapwing.bayes.modes import with_mode
+from lapwing.bayes.modes.tangent import check_not_interpolating, surrogate, tangent
 from lapwing.bayes.noise import Noise
 from lapwing.bayes.posterior import Posterior, assemble
+from lapwing.bayes.posterior.mode import with_mode
 from lapwing.bayes.priors import DiagonalPrior, GPrior, PerGroup, Prior, resolve
-from lapwing.bayes.sharing import Shard, shared
-from lapwing.bayes.solving import BLOCK_ELEMENTS, Task, in_double, solve, stored_features
+from lapwing.bayes.solving import BLOCK_ELEMENTS, Task, in_double, iterative, solve, stored_features
+from lapwing.bayes.solving.journals import journal_of, kept_prior
+from lapwing.bayes.solving.sharing import Shard, shared
+from lapwing.bayes.solving.structured import EvidenceAt, Shape, low_rank
 from lapwing.bayes.statistics import (
     row_weights,
 )

@@ -16,15 +16,15 @@ from torch import Generator, Tensor, nn
 from torch.func import functional_call
 
 from lapwing.bayes import evidence
-from lapwing.bayes.approximate import Approximate, EvidenceAt, at_weights
 from lapwing.bayes.evidence import EvidenceParts, Moments, Precisions, Problem, grouped
 from lapwing.bayes.inference import infer
-from lapwing.bayes.laplace import surrogate
 from lapwing.bayes.likelihoods import Gaussian, Likelihood
 from lapwing.bayes.linear_model import LinearModel
 from lapwing.bayes.methods import CG, EKFAC, KFAC, SGD, Diagonal, LowRank, Method, Structural
+from lapwing.bayes.modes.tangent import surrogate
 from lapwing.bayes.posterior import Posterior
 from lapwing.bayes.priors import DiagonalPrior, Isotropic, PerGroup, resolve
+from lapwing.bayes.solving.structured import Approximate, EvidenceAt, at_weights
 from lapwing.linalg.kronecker import Block
 from lapwing.linalg.progress import Report
 from lapwing.network.batches import as_batches

@@ -21,9 +21,9 @@ from torch.func import functional_call
 
 from lapwing.bayes.likelihoods import NO_NOISE, Gaussian, Likelihood
 from lapwing.bayes.noise import SAMPLE, Noise
-from lapwing.bayes.posterior import LINK
+from lapwing.bayes.outputs.links import DEFAULT_LINK
+from lapwing.bayes.outputs.spread import Spread
 from lapwing.bayes.predictive import Labels, Prediction
-from lapwing.bayes.spreads import Spread
 from lapwing.linalg.progress import Report, reporter
 from lapwing.network.batches import Batches, as_batches
 from lapwing.network.hessian import empirical_fisher, gauss_newton, hessian, jacobian_rows
@@ -88,7 +88,7 @@ class DenseLaplace:
         if isinstance(self.likelihood, Gaussian):
             noise = self.likelihood.variance_at(mean.shape[1] if mean.ndim > 1 else None)
         else:
-            labels = Labels(self.likelihood, LINK, spread.like(mean))
+            labels = Labels(self.likelihood, DEFAULT_LINK, spread.like(mean))
         return Prediction(
             mean=mean, epistemic_variance=spread.variance.to(mean),
             prior_variance=(rows.square().sum(2) / self.precision).reshape(mean.shape).to(mean),

@@ -17,10 +17,11 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from lapwing.bayes.classification import Loss, Mode, PerOutput, Rooted, mode
 from lapwing.bayes.inference import EXACT_SIZE
 from lapwing.bayes.likelihoods import Bernoulli, Categorical, Curved
 from lapwing.bayes.linear_model import check_finite
+from lapwing.bayes.modes.loss import Loss, PerOutput
+from lapwing.bayes.modes.newton import Mode, Rooted, mode
 from lapwing.bayes.noise import DATA, PRIOR, SAMPLE, Noise
 from lapwing.bayes.statistics import Ritz, from_space
 from lapwing.linalg import krylov

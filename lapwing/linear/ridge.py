@@ -20,9 +20,9 @@ from lapwing.bayes.likelihoods import Gamma
 from lapwing.bayes.linear_model import check_finite
 from lapwing.bayes.methods import Krylov
 from lapwing.bayes.noise import DATA, PRIOR, SAMPLE, Noise
+from lapwing.bayes.predictive.spreads import variances
 from lapwing.bayes.priors import DiagonalPrior, Isotropic
 from lapwing.bayes.solving import gram_error
-from lapwing.bayes.spreads import variances
 from lapwing.bayes.statistics import (
     Ritz,
     Statistics,

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lapwing.bayes.files import Stored, read, restore
 from lapwing.bayes.likelihoods import Categorical, Gaussian
 from lapwing.bayes.linear_model import Centre, LinearModel
 from lapwing.bayes.posterior import Posterior
+from lapwing.bayes.posterior.files import Stored, read, restore
 from lapwing.linalg.operators import as_operator
 from lapwing.network.batches import as_batches
 from lapwing.network.checks import taken

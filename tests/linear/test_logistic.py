@@ -17,9 +17,10 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 from torch import Tensor
 
-from lapwing.bayes import classification
-from lapwing.bayes.classification import Loss, PerOutput, mode
 from lapwing.bayes.likelihoods import Bernoulli, Categorical
+from lapwing.bayes.modes import newton
+from lapwing.bayes.modes.loss import Loss, PerOutput, _softmax_hessian
+from lapwing.bayes.modes.newton import mode
 from lapwing.linalg.operators import Dense, Diagonal, Sparse
 from lapwing.linalg.solvers import NotConverged
 from lapwing.linear import BayesianLogisticRegression
@@ -200,7 +201,7 @@ def loss_of(name: str, precision: float) -> tuple[Loss, Reference]:
 @pytest.mark.parametrize("products_only", [False, True])
 def test_the_mode_is_the_minimum_of_the_loss(name, precision, products_only, monkeypatch):
     """A gap of 1e-14 nats leaves weights 1.4e-7 posterior standard deviations, at most those of the prior, away."""
-    monkeypatch.setattr(classification, "DENSE_SIZE", 0 if products_only else 1000)
+    monkeypatch.setattr(newton, "DENSE_SIZE", 0 if products_only else 1000)
     loss, expected = loss_of(name, precision)
     found = mode(loss).checked()
     torch.testing.assert_close(found.weights * precision**-0.5, expected.mean, rtol=0, atol=2e-7 * precision**-0.5)
@@ -218,7 +219,7 @@ def test_a_root_of_the_inverse_solves_in_one_step():
     inverse = torch.linalg.inv(found.factor)
     system = loss.hessian(found.outputs)
     right = torch.arange(2.0 * len(inverse)).double().reshape(-1, 2)
-    solver = classification.CG(1e-10, preconditioner=classification.Rooted(inverse.mT))
+    solver = newton.CG(1e-10, preconditioner=newton.Rooted(inverse.mT))
     assert solver.solve(system, right).steps == 1
     torch.testing.assert_close(loss.diagonal(found.outputs), system.dense().diagonal(), rtol=1e-12, atol=0)
 
@@ -227,7 +228,7 @@ def test_confident_data_lose_no_digits_in_the_hessian():
     """π (1 − π) to full relative accuracy, with π within 1e-15 of one."""
     x = torch.tensor([[1.0, 2.0], [0.5, -1.0], [2.0, 0.3]]).double()
     outputs = torch.tensor([[36.0, 0, 1], [0, 1, 35], [-1, 37, 0]]).double()
-    total = classification._softmax_hessian(Dense(x), outputs.softmax(1), torch.ones(3).double())
+    total = _softmax_hessian(Dense(x), outputs.softmax(1), torch.ones(3).double())
     p = np.exp(outputs.numpy().astype(np.longdouble))
     p = p / p.sum(1, keepdims=True)
     others = p.sum(1, keepdims=True) - p
@@ -375,7 +376,7 @@ def test_matrix_free_fits_agree_within_their_errors(name, sparse, monkeypatch):
     x, y, w = PROBLEMS[name]
     exact = BayesianLogisticRegression(prior_precision=0.5).fit(x, y, sample_weight=w)
     monkeypatch.setattr(module, "EXACT_SIZE", 0)
-    monkeypatch.setattr(classification, "DENSE_SIZE", 0)
+    monkeypatch.setattr(newton, "DENSE_SIZE", 0)
     data = scipy.sparse.csr_array(x) if sparse else x
     free = BayesianLogisticRegression(prior_precision=0.5).fit(data, y, sample_weight=w)
     np.testing.assert_allclose(free.coef_, exact.coef_, rtol=0, atol=1e-6)

@@ -146,7 +146,7 @@ def test_draws_alone_still_predict(tmp_path, monkeypatch):
     for method in (lw.CG(), lw.Krylov(), lw.Exact(), lw.KFAC()):
         posterior = lw.fit(model, train, likelihood, method=method)
         with monkeypatch.context() as small:
-            small.setattr("lapwing.bayes.stored.LARGEST", 0)
+            small.setattr("lapwing.bayes.posterior.files.packing.LARGEST", 0)
             again = load(posterior.save(tmp_path / "p"), model)
         expected = posterior.predict(held_out[0]).draws
         torch.testing.assert_close(again.predict(held_out[0]).draws, expected, rtol=1e-9, atol=1e-11)
@@ -162,8 +162,8 @@ def test_draws_alone_still_predict(tmp_path, monkeypatch):
 def test_without_the_loss_in_the_file_the_covariance_still_moves(tmp_path, monkeypatch, method):
     model, train, held_out, likelihood = problem("classes")
     posterior = lw.fit(model, train, likelihood, method=method, prior=lw.GPrior(3.0))
-    monkeypatch.setattr("lapwing.bayes.stored.pack_loss", lambda tangent: {})
-    monkeypatch.setattr("lapwing.bayes.files.pack_loss", lambda tangent: {})
+    monkeypatch.setattr("lapwing.bayes.posterior.files.packing.pack_loss", lambda tangent: {})
+    monkeypatch.setattr("lapwing.bayes.posterior.files.posteriors.pack_loss", lambda tangent: {})
     again = load(posterior.save(tmp_path / "p"), model)
     assert same(posterior, again, held_out[0])
     torch.testing.assert_close(
@@ -179,7 +179,7 @@ def test_without_the_loss_in_the_file_the_covariance_still_moves(tmp_path, monke
 
 
 def test_a_fit_by_solves_is_not_in_the_file_and_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr("lapwing.bayes.approximate.DIRECT_SIZE", 3)
+    monkeypatch.setattr("lapwing.bayes.solving.structured.DIRECT_SIZE", 3)
     model, train, held_out, _ = problem("numbers")
     posterior = lw.fit(model, train, lw.Gaussian(0.3), method=lw.KFAC(), prior=lw.GPrior(3.0))
     again = load(posterior.save(tmp_path / "p"), model)
@@ -361,7 +361,7 @@ def test_counts_and_heads_are_kept(tmp_path, monkeypatch, likelihood, lost):
     targets = y.abs().round() if isinstance(likelihood, Poisson) else y[:, 0]
     posterior = lw.fit(model, (x, targets), likelihood, prior=lw.GPrior(3.0))
     if lost:
-        monkeypatch.setattr("lapwing.bayes.files.pack_loss", lambda tangent: {})
+        monkeypatch.setattr("lapwing.bayes.posterior.files.posteriors.pack_loss", lambda tangent: {})
     again = load(posterior.save(tmp_path / "p"), model)
     for one, other in ((posterior, again), (posterior.at(precision=9.0), again.at(precision=9.0))):
         first, second = one.predict(new), other.predict(new)

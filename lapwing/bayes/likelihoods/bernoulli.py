@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, final
+from typing import ClassVar, final
 
 from torch import Tensor, distributions
 from torch.nn.functional import logsigmoid
 
-from lapwing.bayes import links
 from lapwing.bayes.likelihoods.interface import Curved, check_one_each, counted
-from lapwing.bayes.links import Link
-
-if TYPE_CHECKING:
-    from lapwing.bayes.spreads import Spread
+from lapwing.bayes.outputs import links
+from lapwing.bayes.outputs.links import Link
+from lapwing.bayes.outputs.spread import Spread
 
 
 @final

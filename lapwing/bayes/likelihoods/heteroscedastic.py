@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import e, log, pi
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
 from torch.distributions import Categorical, MixtureSameFamily, Normal
 
-from lapwing.bayes import quadrature
 from lapwing.bayes.likelihoods.interface import Curved, counted
-from lapwing.bayes.links import Link
-
-if TYPE_CHECKING:
-    from lapwing.bayes.spreads import Spread
+from lapwing.bayes.outputs import quadrature
+from lapwing.bayes.outputs.links import Link
+from lapwing.bayes.outputs.spread import Spread
 
 POINTS = 401
 SMALLEST = 1e-300

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-if TYPE_CHECKING:  # links and spreads know nothing of likelihoods, and these only pass them on
-    from lapwing.bayes.links import Link
-    from lapwing.bayes.spreads import Spread
+from lapwing.bayes.outputs.links import Link
+from lapwing.bayes.outputs.spread import Spread
 
 NO_NOISE = "class labels have no aleatoric variance: use entropy − mutual_information"
 

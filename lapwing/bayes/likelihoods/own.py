@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import log
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
-from lapwing.bayes import quadrature
 from lapwing.bayes.likelihoods.interface import Curved, counted
-from lapwing.bayes.links import Link
-
-if TYPE_CHECKING:
-    from lapwing.bayes.spreads import Spread
+from lapwing.bayes.outputs import quadrature
+from lapwing.bayes.outputs.links import Link
+from lapwing.bayes.outputs.spread import Spread
 
 INDEFINITE = 1e-6  # of the largest curvature of a datum: what round-off may leave below zero
 

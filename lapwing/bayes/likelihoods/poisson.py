@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import e, log, pi
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
-from lapwing.bayes import quadrature
 from lapwing.bayes.likelihoods.interface import Curved, check_one_each, counted
-from lapwing.bayes.links import Link
-
-if TYPE_CHECKING:
-    from lapwing.bayes.spreads import Spread
+from lapwing.bayes.outputs import quadrature
+from lapwing.bayes.outputs.links import Link
+from lapwing.bayes.outputs.spread import Spread
 
 SUMMED = 256  # counts below are summed one by one, those above are smooth enough for an integral
 

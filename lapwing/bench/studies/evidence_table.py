@@ -20,11 +20,11 @@ from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d
 
 from lapwing import metrics
-from lapwing.bayes.by_group import ByGroup, cross_grams, maximised, own_grams
 from lapwing.bayes.likelihoods import Categorical
-from lapwing.bayes.links import probabilities
+from lapwing.bayes.modes.by_group import ByGroup, cross_grams, maximised, own_grams
+from lapwing.bayes.outputs.spread import Spread
+from lapwing.bayes.predictive.probabilities import probabilities
 from lapwing.bayes.priors import PerGroup
-from lapwing.bayes.spreads import Spread
 from lapwing.bench import networks
 from lapwing.bench.data import Task, mnist
 from lapwing.bench.data.task import Pair

@@ -1,0 +1,236 @@
+"""The maximum of the log evidence over prior and noise precisions.
+
+Three roads to it: MacKay's fixed point (MacKay 1992), EM, and the gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import final
+
+import numpy as np
+import scipy.optimize
+import torch
+from torch import Tensor
+
+from lapwing.bayes.evidence.objective import Moments, Precisions, Problem
+from lapwing.bayes.likelihoods import Gamma
+
+LOWEST_RATIO = 1e-13  # of prior to noise precision, over the largest eigenvalue; round-off rules below it
+REACHED = 0.05  # in log precision: how near to a refused point a maximum lies at the border
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Optimum:
+    """Where a search for the maximum of the evidence ended."""
+
+    at: Precisions
+    steps: int
+    converged: bool
+    trace: tuple[float, ...] = field(default=(), repr=False)  # the objective after every step
+
+
+def scan(problem: Problem, at: Precisions, points: int = 37, bound: Problem | None = None) -> Precisions:
+    """The best of a grid over the ratio of prior to noise precision, all groups tied: a start of the right scale.
+
+    For each ratio a free noise takes its best value in closed form. Precisions that are not free are kept. `bound` is a
+    cheaper problem that is nowhere below this one: settings that it rules out are not looked at.
+    """
+    if not (problem.tune_prior or problem.tune_noise):
+        return at
+    largest = problem.largest or 1.0
+    lowest = max(LOWEST_RATIO * largest, problem.lowest_ratio)
+    ratios = torch.logspace(float(np.log10(lowest)), float(np.log10(1e5 * largest)), points, dtype=torch.float64)
+    found = at_ratios(problem, at, ratios)
+    values = objectives(problem, found) if problem.simple else _stiffest_first(problem, found, bound)
+    best = int(values.nan_to_num(nan=-torch.inf, posinf=-torch.inf).argmax())
+    return Precisions(found.prior[best], found.noise[best])
+
+
+def _stiffest_first(problem: Problem, at: Precisions, bound: Problem | None) -> Tensor:  # (settings,)
+    """The objectives of settings that go from wide to stiff priors, from the last on: each mode is near the one before.
+
+    Minus infinity stands for those that the bound rules out, and for those under so wide a prior that round-off leaves
+    no mode, where a stiffer one has one.
+    """
+    found: list[float] = []
+    for prior, noise in zip(at.prior.flip(0), at.noise.flip(0), strict=True):
+        setting, highest = Precisions(prior, noise), max(found, default=-torch.inf)
+        if bound is not None and bound.objective(setting) <= highest:
+            found.append(-torch.inf)
+            continue
+        try:
+            found.append(problem.objective(setting))
+        except FloatingPointError:
+            if highest == -torch.inf:
+                raise
+            found.append(-torch.inf)
+    return torch.tensor(found[::-1], dtype=torch.float64)
+
+
+def objectives(problem: Problem, at: Precisions) -> Tensor:  # (settings,)
+    """The objective of every setting: at once where there is one precision and one noise, else one by one."""
+    if problem.simple:
+        return problem.objectives(at)
+    settings = (Precisions(*pair) for pair in zip(at.prior, at.noise, strict=True))
+    return torch.stack([problem.objectives(setting) for setting in settings])
+
+
+def at_ratios(problem: Problem, at: Precisions, ratios: Tensor) -> Precisions:  # (settings, groups) each
+    """`at_ratio` for many ratios."""
+    if problem.simple:
+        found = at_ratio(problem, at, ratios[:, None])
+        return Precisions(*(x.expand(len(ratios), 1) for x in (found.prior, found.noise)))
+    each = [at_ratio(problem, at, ratio) for ratio in ratios]
+    return Precisions(torch.stack([one.prior for one in each]), torch.stack([one.noise for one in each]))
+
+
+def maximise(
+    problem: Problem, start: Precisions, *, max_steps: int = 500, tolerance: float = 1e-9, lowest: float = 0.0
+) -> Optimum:
+    """The maximum by quasi-Newton steps in the log precisions; groups that the data do not need are pruned.
+
+    No precision is looked at below `lowest`. A step to priors so wide that round-off leaves no mode is taken back;
+    where the maximum lies at the border of those, it is said.
+    """
+    trace: list[float] = []
+    lower, upper = np.log(np.maximum(_bounds(problem), lowest))
+    seen, refused = list[float](), list[tuple[np.ndarray, FloatingPointError]]()
+
+    def negative(x: np.ndarray) -> tuple[float, np.ndarray]:
+        at = _insert(problem, start, x)
+        try:
+            moments = problem.moments(at)
+        except FloatingPointError as error:
+            if not seen:
+                raise
+            refused.append((x.copy(), error))
+            return max(seen) + 1 + abs(max(seen)), -np.full(len(x), size)
+        seen.append(-problem.objective(at, moments))
+        return seen[-1], -_free(problem, problem.gradient(at, moments))
+
+    x = np.clip(np.log(_free(problem, start)), lower, upper)
+    trace.append(problem.objective(start))
+    if not len(x):
+        return Optimum(start, 0, True, tuple(trace))
+    size = max(1.0, float(problem.counts.sum()))
+    result = scipy.optimize.minimize(
+        negative, x, jac=True, method="L-BFGS-B", bounds=[(lower, upper)] * len(x),
+        callback=lambda intermediate_result: trace.append(-float(intermediate_result.fun)),
+        options={"maxiter": max_steps, "ftol": 0, "gtol": tolerance * size, "maxcor": 20},
+    )  # fmt: skip
+    for x, error in refused:
+        if np.abs(x - result.x).max() < REACHED:
+            raise error
+    found = _prune(problem, _insert(problem, start, result.x))
+    # a line search that cannot improve on round-off has converged as far as numbers go
+    flat = float(np.abs(result.jac).max()) <= 1e-6 * size or result.success
+    return Optimum(found, int(result.nit), bool(flat), tuple(trace))
+
+
+def mackay(problem: Problem, start: Precisions, *, max_steps: int = 10_000, tolerance: float = 1e-10) -> Optimum:
+    """MacKay's fixed point, α ← γ / ‖θ̄‖² and β ← (N − γ) / ‖y − Φθ̄‖², damped where the evidence would fall."""
+
+    def update(at: Precisions, m: Moments) -> Precisions:
+        a, b = problem.prior_hyperprior or Gamma(0, 0), problem.noise_hyperprior or Gamma(0, 0)
+        prior = (m.determined + 2 * a.shape) / (m.weights + 2 * a.rate)
+        noise = (problem.counts - m.leverage + 2 * b.shape) / (m.residual + 2 * b.rate)
+        return Precisions(torch.where(at.prior.isfinite(), prior, at.prior), noise)
+
+    return _fixed_point(problem, start, update, max_steps, tolerance)
+
+
+def expectation_maximisation(
+    problem: Problem, start: Precisions, *, max_steps: int = 10_000, tolerance: float = 1e-10
+) -> Optimum:
+    """EM, α ← d / (‖θ̄‖² + tr H⁻¹) and β ← N / (‖y − Φθ̄‖² + tr ΦH⁻¹Φᵀ): slower than MacKay, never downhill."""
+
+    def update(at: Precisions, m: Moments) -> Precisions:
+        prior = problem.sizes / (m.weights + (problem.sizes - m.determined) / at.prior)
+        noise = problem.counts / (m.residual + m.leverage / at.noise)
+        return Precisions(torch.where(at.prior.isfinite(), prior, at.prior), noise)
+
+    return _fixed_point(problem, start, update, max_steps, tolerance)
+
+
+def _fixed_point(
+    problem: Problem,
+    at: Precisions,
+    update: Callable[[Precisions, Moments], Precisions],
+    max_steps: int,
+    tolerance: float,
+) -> Optimum:
+    trace: list[float] = []
+    for step in range(max_steps):
+        moments = problem.moments(at)
+        here = problem.objective(at, moments)
+        target = update(at, moments)
+        x, goal = np.log(_free(problem, at)), np.log(_free(problem, target))
+        if not len(x) or np.abs(goal - x).max() <= tolerance:
+            return Optimum(_prune(problem, at), step, True, tuple(trace))
+        at, there = _uphill(problem, at, x, goal, here)
+        trace.append(there)
+        at = _prune(problem, at)
+    return Optimum(at, max_steps, False, tuple(trace))
+
+
+def _uphill(problem: Problem, at: Precisions, x: np.ndarray, goal: np.ndarray, here: float) -> tuple[Precisions, float]:
+    """The full step, or the largest halving of it that does not lower the objective beyond round-off."""
+    slack = 1e-12 * (1 + abs(here))
+    for halving in range(30):
+        candidate = _insert(problem, at, x + (goal - x) / 2**halving)
+        there = problem.objective(candidate)
+        if there >= here - slack:
+            return candidate, there
+    return at, here
+
+
+def _prune(problem: Problem, at: Precisions) -> Precisions:
+    """Set the precision of a group to infinity where that does not lower the objective."""
+    if not problem.tune_prior or problem.prior_hyperprior:
+        return at
+    moments = problem.moments(at)
+    for group in (moments.determined < 0.5).nonzero().flatten().tolist():
+        if bool(at.prior[group].isfinite()):
+            without = replace(at, prior=at.prior.clone())
+            without.prior[group] = torch.inf
+            if problem.objective(without) >= problem.objective(at) - 1e-10:
+                at = without
+    return at
+
+
+def at_ratio(problem: Problem, at: Precisions, ratio: Tensor) -> Precisions:
+    """The best precisions with this ratio of prior to noise, all groups tied; those that are not free are kept."""
+    unit = torch.ones_like
+    if not problem.tune_noise:
+        return Precisions(ratio * at.noise.mean() * unit(at.prior), at.noise)
+    if not problem.tune_prior:
+        return Precisions(at.prior, at.prior[at.prior.isfinite()].mean() / ratio * unit(at.noise))
+    tied = Precisions(ratio * unit(at.prior), unit(at.noise))
+    m = problem.moments(tied)
+    a, b = problem.prior_hyperprior or Gamma(0, 0), problem.noise_hyperprior or Gamma(0, 0)
+    residual, weights = (energies.sum(-1, keepdim=True) for energies in (m.residual, m.weights))
+    energy = residual + ratio * weights + 2 * b.rate + 2 * a.rate * ratio
+    noise = (problem.counts.sum() + 2 * b.shape + 2 * a.shape) / energy
+    return Precisions(ratio * noise * unit(at.prior), noise * unit(at.noise))
+
+
+def _bounds(problem: Problem) -> tuple[float, float]:
+    return 1e-30 * min(1.0, problem.largest or 1.0), 1e30 * max(1.0, problem.largest)
+
+
+def _free(problem: Problem, at: Precisions) -> np.ndarray:
+    prior = at.prior[at.prior.isfinite()] if problem.tune_prior else at.prior[:0]
+    return torch.cat([prior, at.noise if problem.tune_noise else at.noise[:0]]).numpy()
+
+
+def _insert(problem: Problem, at: Precisions, logs: np.ndarray) -> Precisions:
+    values, finite = torch.from_numpy(np.exp(logs)), at.prior.isfinite()
+    prior, noise = at.prior.clone(), at.noise
+    if problem.tune_prior:
+        prior[finite] = values[: int(finite.sum())]
+    if problem.tune_noise:
+        noise = values[len(values) - len(noise) :]
+    return Precisions(prior, noise)

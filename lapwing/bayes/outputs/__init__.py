@@ -1,0 +1,1 @@
+"""Gaussian outputs at some inputs: how uncertain they are, and averages over them."""

@@ -1,0 +1,1 @@
+"""A posterior with more training data, or without some: no starting over."""

@@ -1,0 +1,214 @@
+"""A posterior without some of its data: those that were withdrawn, are out of date or turned out to be wrong.
+
+A datum of weight zero is no datum, so under a matrix-free method, and for the mode of labels, weights are set to zero
+and solves start from where they were. For Exact() under Gaussian noise what the data added is subtracted from the
+compressed statistics, unless nearly all that is known in some direction goes with them: what is left there would be
+round-off, so it is found from the data that stay. Every other datum keeps its noise, so draws are those of a fit in
+which the removed ones weigh nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from lapwing.bayes.linear_model import LinearModel
+from lapwing.bayes.noise import DATA, Noise
+from lapwing.bayes.posterior.changing_data.updating import (
+    NO_DATA,
+    check_changeable,
+    finished,
+    observed,
+    relabelled,
+    rows_so_far,
+    solved_again,
+)
+from lapwing.bayes.posterior.posterior import Posterior
+from lapwing.bayes.statistics import Ritz, Statistics, row_weights, scaled_features, summarise
+from lapwing.linalg.operators import Dense
+from lapwing.linalg.spectral import Spectrum, cutoff, round_off
+
+DOUBLE = torch.finfo(torch.float64).eps
+FOREIGN = "these data are not among those that the posterior was given: only those can be removed"
+COARSE = (
+    "what these data leave in some direction is lost in the round-off of the features, or they are not among those "
+    "that the posterior was given: fit the others, or remove them from a posterior that carries its training data"
+)
+
+
+class Doubtful(ValueError):
+    """A difference of statistics that is not those of the other data."""
+
+
+def removed(posterior: Posterior, places: Any, data: Any, *, retune: bool) -> Posterior:
+    """The posterior without the data at some places; see `Posterior.remove`."""
+    check_changeable(posterior, retune)
+    known, m = posterior.statistics, posterior.outputs or 1
+    told, there = posterior.diagnostics, _places(places, rows_so_far(posterior) // m)
+    gone, size = told.get("removed_places", []), len(there) * m
+    if again := sorted({*gone} & {*there.tolist()}):
+        raise ValueError(f"{again} were removed before: places stay what they are when others are removed")
+    if size >= told["observations"]:
+        raise ValueError(f"{size} of {told['observations']} observations to remove: no data are left")
+    if posterior.tangent is not None:
+        like = relabelled(posterior, posterior.tangent, lambda model: _without(model, there))
+    elif posterior.model is None:
+        if data is None or not isinstance(known, tuple) or isinstance(known[0].basis, Ritz):
+            raise ValueError(NO_DATA if data is None else f"{NO_DATA}, or with Exact(), which takes them as `data`")
+        like = replace(posterior, statistics=_subtracted(posterior, known, _given(posterior, data, there), there))
+    else:
+        model = _without(posterior.model, there)
+        like = replace(posterior, model=model, statistics=_known_without(posterior, model, there))
+    counts = {
+        "observations": told["observations"] - size, "removed": told.get("removed", 0) + size,
+        "removed_places": [*gone, *there.tolist()],
+    }  # fmt: skip
+    return finished(replace(like, diagnostics={**told, **counts, "updates": told.get("updates", 0) + 1}), retune=retune)
+
+
+def _places(given: Any, n: int) -> Tensor:  # (k,)
+    """Places of data as distinct numbers in order."""
+    places = torch.as_tensor(given if isinstance(given, Tensor | Sequence) else list(given))
+    if places.dtype == torch.bool:
+        if places.shape != (n,):
+            raise ValueError(f"a mask of shape {tuple(places.shape)}, expected one value for each of {n} data")
+        places = places.nonzero()[:, 0]
+    if places.ndim != 1 or not len(places) or places.is_floating_point():
+        raise ValueError(f"expected the places of data to remove, as [3, 17], or a mask of them, got {given!r}")
+    if not bool(((places >= 0) & (places < n)).all()) or len(places.unique()) < len(places):
+        raise ValueError(f"places of data are distinct numbers from 0 to {n - 1}, got {places.tolist()}")
+    return places.sort().values
+
+
+def _without(model: LinearModel, places: Tensor) -> LinearModel:
+    if not bool((model.weights[places].reshape(len(places), -1) > 0).any(1).all()):
+        raise ValueError(f"some of {places.tolist()} weigh nothing: they were removed before, or never counted")
+    weights = model.weights.clone()
+    weights[places] = 0
+    return replace(model, weights=weights)  # refuses where nothing is left
+
+
+def _given(posterior: Posterior, data: Any, places: Tensor) -> LinearModel:
+    leaving = observed(posterior, data)
+    if len(leaving.targets) != len(places):
+        raise ValueError(f"{len(places)} places of data to remove, and {len(leaving.targets)} data for them")
+    return leaving
+
+
+def _known_without(posterior: Posterior, model: LinearModel, places: Tensor) -> Any:
+    known, before = posterior.statistics, posterior.model
+    if not isinstance(known, tuple) or isinstance(known[0].basis, Ritz):
+        return solved_again(posterior, model)
+    noise, draws = Noise(posterior.seed), posterior.deviations.shape[1]
+    if "svd" in str(posterior.diagnostics["method"]):  # where differences of Gram matrices are too coarse
+        return summarise(model, posterior.prior, side="svd", noise=noise, draws=draws)
+    assert before is not None
+    try:
+        return _subtracted(posterior, known, _part(before, places), places)
+    except Doubtful:
+        return summarise(model, posterior.prior, side=None, noise=noise, draws=draws)
+
+
+def _part(before: LinearModel, places: Tensor) -> LinearModel:
+    m = before.outputs
+    rows = torch.cat([before.features.rows(i * m, (i + 1) * m) for i in places.tolist()])
+    given = None if before.gaussian.noise_std is None else before.gaussian.std_of(before.targets.shape)[places]
+    likelihood = replace(before.gaussian, noise_std=given)
+    return LinearModel(rows, before.targets[places], likelihood, weights=before.weights[places])
+
+
+def _subtracted(
+    posterior: Posterior, known: tuple[Statistics, ...], leaving: LinearModel, places: Tensor
+) -> tuple[Statistics, ...]:
+    """The statistics of each noise group less what some data added to them."""
+    m, draws = leaving.outputs, posterior.deviations.shape[1]
+    normals = torch.cat([Noise(posterior.seed, DATA).rows(i * m, (i + 1) * m, draws) for i in places.tolist()])
+    root, groups = row_weights(leaving).sqrt(), leaving.gaussian.row_groups(leaving.targets)
+    scaled = scaled_features(leaving.features, root, posterior.prior.scale)  # rounded as they were in the fit
+    rows, fitted = scaled.rows(0, scaled.shape[0]).double(), posterior.diagnostics.get("eps", DOUBLE)
+    if fitted > DOUBLE and not all(isinstance(old.basis, Spectrum) and old.basis.complete for old in known):
+        raise Doubtful(COARSE)  # vectors that are products with the features have their round-off
+    eps = max(fitted, round_off(leaving.features))
+    targets, counts = root * leaving.targets.reshape(-1).double(), leaving.row_counts
+    weight = counts * leaving.gaussian.row_precision(leaving.targets).log()
+    return tuple(
+        _less(
+            old, _Leaving(rows[of], targets[of], normals[of], float(counts[of].sum()), 0.5 * float(weight[of].sum())),
+            posterior.prior_noise(), eps,
+        ) if bool(of.any()) else old
+        for old, of in ((old, groups == group) for group, old in enumerate(known))
+    )  # fmt: skip
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Leaving:
+    """Rows of one noise group, with weights and the prior's scale."""
+
+    rows: Tensor  # (k, d)
+    targets: Tensor  # (k,)
+    noise: Tensor  # (k, draws)
+    count: float
+    log_weight: float
+
+
+def _less(old: Statistics, leaving: _Leaving, prior_noise: Tensor, eps: float) -> Statistics:
+    """G without some of its rows R: in the basis V of before, GᵀG − RᵀR and Gᵀ[y, ξ] − Rᵀ[y, ξ]."""
+    assert isinstance(old.basis, Spectrum)
+    inside, root = old.basis.coordinates(leaving.rows), old.values.sqrt()[:, None]
+    lost = _lost(old, leaving.rows, inside, eps)
+    values, turn = torch.linalg.eigh(torch.diag(old.values) - inside.mT @ inside)
+    right, smallest = old.basis.right, cutoff(old.values, old.basis.right.shape[0])
+    kept = values > smallest
+    if lost:
+        kept[: int((old.values <= smallest).sum()) + lost] = False
+        left = float(values[kept].min()) if bool(kept.any()) else torch.inf
+        if float(values[~kept].abs().max()) > eps**0.5 * left:  # what should be zero is the error of the others
+            raise Doubtful(COARSE)
+    values, turn = values[kept], turn[:, kept]
+    turned = Dense(right.matrix @ turn) if isinstance(right, Dense) else right @ Dense(turn.to(right.like))
+    before = root * torch.cat([old.targets[:, None], old.noise], dim=1)
+    going = inside.mT @ torch.cat([leaving.targets[:, None], leaving.noise], dim=1)
+    seen = values.rsqrt()[:, None] * (turn.mT @ (before - going))
+    length, count = old.remainder + float(old.targets @ old.targets), old.count - leaving.count
+    remainder = length - float(leaving.targets @ leaving.targets) - float(seen[:, 0] @ seen[:, 0])
+    error = _error(torch.cat([old.values[old.values > smallest], values]), smallest, eps)
+    if remainder < -error * length or count < -(eps**0.5) * old.count:
+        raise Doubtful(_why(error))
+    basis = Spectrum(turned, values)
+    return Statistics(
+        basis=basis, values=values, targets=seen[:, 0], remainder=max(remainder, 0.0), noise=seen[:, 1:],
+        prior_noise=values.sqrt()[:, None] * basis.coordinates(prior_noise.mT).mT,
+        density=torch.ones_like(values), count=count, log_weight=old.log_weight - leaving.log_weight,
+    )  # fmt: skip
+
+
+def _lost(old: Statistics, rows: Tensor, inside: Tensor, eps: float) -> int:
+    """The number of directions that are known from the rows alone: those of leverage one, the largest of rows of G.
+
+    Leverages are the squared singular values of R (GᵀG)^(-1/2). Where the features are in single precision, what is
+    left in such a direction is not known to be zero.
+    """
+    smallest, outside = cutoff(old.values, rows.shape[1]), rows.square().sum(1) - inside.square().sum(1)
+    known = old.values > smallest * eps / DOUBLE
+    leverage = torch.linalg.svdvals(inside[:, known] * old.values[known].rsqrt()).square()
+    error = _error(old.values[known], smallest, eps)
+    if bool((leverage > 1 + error).any()) or bool((outside > eps**0.5 * old.values.sum()).any()):
+        raise Doubtful(_why(error))
+    lost = int((leverage > 1 - error).sum())
+    if lost and eps > DOUBLE:
+        raise Doubtful(COARSE)
+    return lost
+
+
+def _error(values: Tensor, smallest: float, eps: float) -> float:
+    """A bound of relative errors: √eps of the rows, which stands for eps √(s_max / s), and round-off of the values."""
+    return eps**0.5 + (smallest / float(values.min()) if len(values) else 0.0)
+
+
+def _why(error: float) -> str:
+    return FOREIGN if error < 2 * DOUBLE**0.5 else COARSE

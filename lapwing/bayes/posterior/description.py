@@ -1,0 +1,73 @@
+"""A posterior in a few lines of words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from lapwing.bayes.likelihoods import Gaussian
+from lapwing.bayes.priors import DiagonalPrior
+
+FAR = 1.5  # times the noise that the linear model leaves
+WANTED = {
+    "stiffest": "no error bars from the weights, so noise or a temperature alone do as well",
+    "widest": "wider ones than the data allow",
+}
+
+if TYPE_CHECKING:
+    from lapwing.bayes.posterior.posterior import Posterior
+
+
+def described(posterior: Posterior) -> str:
+    """What `repr` shows: method, precisions, noise, effective dimension, evidence and draws."""
+    told, prior = posterior.diagnostics, posterior.prior
+    lines = [
+        f"Posterior over {len(posterior.mean):,} weights, given {told['observations']:,} observed outputs",
+        f"  method              {told['method']} ({told['why']})",
+        f"  prior precision     {_listed(prior.precision)}{_pruned(prior)}, by {told['tuned_by']}{_edge(told)}",
+        f"  {_noise(posterior)}",
+        f"  effective dimension {posterior.effective_dimension}",
+        f"  log evidence        {posterior.log_evidence}{_at_weights(told)}",
+        f"  draws               {posterior.deviations.shape[1]}, seed {posterior.seed}",
+    ]
+    return "\n".join(lines)
+
+
+def _at_weights(told: dict[str, Any]) -> str:
+    return ", at the network's own weights" if told.get("evidence_at") == "weights" else ""
+
+
+def _edge(told: dict[str, Any]) -> str:
+    edge = told.get("edge_of_range")
+    return "" if edge is None else f", the {edge} in range: the held-out data want {WANTED[edge]}"
+
+
+def _noise(posterior: Posterior) -> str:
+    if not isinstance(posterior.likelihood, Gaussian):
+        heat = "" if posterior.temperature == 1 else f", temperature {posterior.temperature:.3g}"
+        return f"likelihood          {type(posterior.likelihood).__name__}, {posterior.link} link{heat}"
+    how = "tuned" if posterior.given.noise_std is None else "given"
+    std = posterior.likelihood.noise_std.reshape(-1)
+    return f"noise std           {_listed(std)}, {how}{_short_of_minimum(posterior.diagnostics, std)}"
+
+
+def _short_of_minimum(told: dict[str, Any], std: Tensor) -> str:
+    """Where a network leaves far more than its linear model would."""
+    left = std.new_tensor(told.get("network_leaves", [0.0]))
+    if not bool((left > FAR * std).any()):
+        return ""
+    return (
+        f"; the network itself leaves {_listed(left)}, which its predictions count as noise: it is short of its "
+        'minimum, train it further or use predict(mean="linear")'
+    )
+
+
+def _listed(values: Tensor) -> str:
+    shown = ", ".join(f"{float(value):.4g}" for value in values[:6])
+    return shown + (f", … ({len(values)} values)" if len(values) > 6 else "")
+
+
+def _pruned(prior: DiagonalPrior) -> str:
+    names = [name for name, value in zip(prior.names, prior.precision, strict=True) if not bool(value.isfinite())]
+    return f" (pruned: {', '.join(names)})" if names else ""
