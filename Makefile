@@ -5,8 +5,10 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 PEERS  := benchmarks/peers/.venv
-# a process per core, each with one thread: small problems gain nothing from more
-TESTED := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
+# processes with one thread each, since small problems gain nothing from more; one more than cores, since tests of several
+# processes wait for each other
+CORES  := $(shell getconf _NPROCESSORS_ONLN)
+TESTED := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(shell expr $(CORES) + 1) --dist worksteal
 
 .PHONY: demo test browser test-all peers lint format bench data docs lock locked sbom clean
 
