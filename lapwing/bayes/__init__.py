@@ -6,7 +6,7 @@ The data flow, top to bottom; imports point upwards only (a test enforces it):
     outputs/                                Gaussian outputs: their spread, averages over them
     likelihoods/, linear_model              the noun: features + targets + likelihood
     priors, methods                         what is chosen beside it
-    statistics                              the data, compressed to what a posterior uses of them
+    statistics/                             the data, compressed to what a posterior uses of them
     evidence/                               log evidence over the precisions, and its maximum
     modes/                                  likelihoods that are not Gaussian: true loss, mode, evidence there
     solving/                                what each method finds: precisions, and what is known of the weights

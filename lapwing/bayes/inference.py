@@ -22,9 +22,7 @@ from lapwing.bayes.solving import BLOCK_ELEMENTS, Task, in_double, iterative, so
 from lapwing.bayes.solving.journals import journal_of, kept_prior
 from lapwing.bayes.solving.sharing import Shard, shared
 from lapwing.bayes.solving.structured import EvidenceAt, Shape, low_rank
-from lapwing.bayes.statistics import (
-    row_weights,
-)
+from lapwing.bayes.statistics import row_weights
 from lapwing.linalg import stochastic
 from lapwing.linalg.journal import Journal
 from lapwing.linalg.memory import available_bytes, check_memory, readable, within

@@ -287,14 +287,6 @@ def fitting(factors: tuple[Factors, ...], scale: Tensor) -> Tensor:  # (p,) -> (
     return result
 
 
-def diagonal_of(factors: tuple[Factors, ...], size: int) -> Tensor:  # (p,)
-    """The diagonal of the matrix of these blocks, which is separable block by block, as `fitting` scales are."""
-    result = torch.zeros(size, dtype=torch.float64, device=factors[0].left.device)
-    for part in factors:
-        result[part.index] = part.diagonal().double()
-    return result
-
-
 def separated(scale: Tensor) -> tuple[Tensor, Tensor]:  # (groups, o, i) -> (groups, o), (groups, i)
     """Rows and columns whose product is nearest to a positive matrix in the mean square of its logarithm."""
     logs = scale.log()

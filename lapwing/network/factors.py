@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, final
 
 import torch
@@ -66,6 +67,9 @@ class Tokens:
         return (felt @ self.inputs.reshape(b * tokens, -1)).reshape(k, -1).mT
 
 
+Terms = Callable[[Tensor, float], list[Rows | Tokens]]  # of gradients (b, c, …) for so many columns
+
+
 @final
 @dataclass(frozen=True, eq=False)
 class Factors:
@@ -83,7 +87,7 @@ class _Use:
 
     edge: GradientEdge
     shape: torch.Size
-    terms: Callable[[Tensor, float], list[Rows | Tokens]]
+    terms: Terms
     seen: Tensor | None  # what the layer saw; must not have been written to since
     version: int
 
@@ -113,7 +117,7 @@ class _Tracer(TorchFunctionMode):
     def name(self, tensor: Any) -> str | None:
         return self.names.get(id(tensor))
 
-    def use(self, value: Tensor, seen: Tensor | None, terms: Callable[[Tensor, float], list[Rows | Tokens]]) -> Tensor:
+    def use(self, value: Tensor, seen: Tensor | None, terms: Terms) -> Tensor:
         """Remember a layer's output, and pass it on so that it may be written to."""
         fresh = not value.requires_grad
         value = value.requires_grad_() if fresh else value
@@ -180,20 +184,9 @@ def _conv2d(
     if isinstance(padding, str) or x.ndim != 4:
         raise Unfactored("conv2d with padding by name or without a batch")
     filters, shift, seen = tracer.name(weight), tracer.name(bias), x.detach()
-
-    def terms(gradients: Tensor, columns: float) -> list[Rows | Tokens]:  # noqa: ARG001
-        b, c, out = gradients.shape[:3]
-        g = gradients.reshape(b, c, groups, out // groups, -1)
-        found: list[Rows | Tokens] = []
-        if filters is not None:
-            patches = F.unfold(seen, weight.shape[2:], dilation, padding, stride).reshape(b, groups, -1, g.shape[-1])
-            each = [g[:, :, i].reshape(b, -1, g.shape[-1]) @ patches[:, i].mT for i in range(groups)]
-            rows = torch.stack([part.reshape(b, c, -1) for part in each], dim=2) if groups > 1 else each[0]
-            found.append(Rows(filters, rows.reshape(b * c, -1)))
-        return found + _shift(shift, g.sum(-1).reshape(b, c, out))
-
     value = F.conv2d(x, weight, bias, stride, padding, dilation, groups)
-    return tracer.use(value, seen if filters else None, terms)
+    patches = partial(F.unfold, seen, weight.shape[2:], dilation, padding, stride)
+    return tracer.use(value, seen if filters else None, _convolved(filters, shift, patches, groups))
 
 
 def _conv1d(
@@ -204,18 +197,26 @@ def _conv1d(
         raise Unfactored("conv1d with padding by name or without a batch")
     one = [value[0] if isinstance(value, (tuple, list)) else value for value in (stride, padding, dilation)]
     filters, shift, seen = tracer.name(weight), tracer.name(bias), x.detach()
+    value = F.conv1d(x, weight, bias, stride, padding, dilation, groups)
+    patches = partial(F.unfold, seen[:, :, None], (1, weight.shape[2]), (1, one[2]), (0, one[1]), (1, one[0]))
+    return tracer.use(value, seen if filters else None, _convolved(filters, shift, patches, groups))
+
+
+def _convolved(filters: str | None, shift: str | None, patches: Callable[[], Tensor], groups: int) -> Terms:
+    """Terms of a convolution: gradients of its outputs times the patches that its filters saw."""
 
     def terms(gradients: Tensor, columns: float) -> list[Rows | Tokens]:  # noqa: ARG001
         b, c, out = gradients.shape[:3]
         g = gradients.reshape(b, c, groups, out // groups, -1)
         found: list[Rows | Tokens] = []
         if filters is not None:
-            patches = F.unfold(seen[:, :, None], (1, weight.shape[2]), (1, one[2]), (0, one[1]), (1, one[0]))
-            patches = patches.reshape(b, groups, -1, g.shape[-1])
-            found.append(Rows(filters, torch.einsum("bcgop,bgip->bcgoi", g, patches).reshape(b * c, -1)))
+            seen = patches().reshape(b, groups, -1, g.shape[-1])
+            each = [g[:, :, i].reshape(b, -1, g.shape[-1]) @ seen[:, i].mT for i in range(groups)]
+            rows = torch.stack([part.reshape(b, c, -1) for part in each], dim=2) if groups > 1 else each[0]
+            found.append(Rows(filters, rows.reshape(b * c, -1)))
         return found + _shift(shift, g.sum(-1).reshape(b, c, out))
 
-    return tracer.use(F.conv1d(x, weight, bias, stride, padding, dilation, groups), seen if filters else None, terms)
+    return terms
 
 
 def _affine(tracer: _Tracer, plain: Tensor, weight: Tensor | None, bias: Tensor | None, channels: bool) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,9 +12,9 @@ import torch
 from torch import Tensor
 
 from lapwing.bayes import evidence
-from lapwing.bayes.evidence import LOWEST_RATIO, Moments, Optimum, Precisions, Problem, indefinite, largest_value
+from lapwing.bayes.evidence import LOWEST_RATIO, Optimum, Precisions, indefinite
 from lapwing.bayes.evidence.fixed_point import LARGEST_STEP, at_the_weights, determined, rough_enough, secant
-from lapwing.bayes.likelihoods import Bernoulli, Categorical, Gaussian, Poisson
+from lapwing.bayes.likelihoods import Gaussian
 from lapwing.bayes.linear_model import Centre, LinearModel
 from lapwing.bayes.methods import CG, SGD, Exact, Krylov, LowRank, Method, Structural
 from lapwing.bayes.modes.tangent import AtMode, Known, Tangent
@@ -25,6 +24,8 @@ from lapwing.bayes.priors import DiagonalPrior, Prior
 from lapwing.bayes.solving import iterative
 from lapwing.bayes.solving.iterative import Sampler
 from lapwing.bayes.solving.journals import kept_mode
+from lapwing.bayes.solving.precisions import above_floor, gram_error, tune, tuned_at_mode
+from lapwing.bayes.solving.storing import in_double
 from lapwing.bayes.solving.structured import (
     Approximate,
     EvidenceAt,
@@ -47,15 +48,13 @@ from lapwing.bayes.statistics import (
 from lapwing.linalg import krylov
 from lapwing.linalg.journal import Journal
 from lapwing.linalg.memory import available_bytes
-from lapwing.linalg.operators import Dense, Double, LinearOperator, check_adjoint
+from lapwing.linalg.operators import check_adjoint
 from lapwing.linalg.progress import Report
 from lapwing.linalg.spectral import Side, round_off
 
 MODE_ROUNDS = 20
-BLOCK_ELEMENTS = 2**25  # of a Jacobian made at once
 SEARCH_RTOL = 0.1  # of a Krylov space while the precision is looked for
 EPS = torch.finfo(torch.float64).eps
-DISCRETE = (Bernoulli, Categorical, Poisson)  # whose log probabilities are never above zero
 
 
 @final
@@ -94,28 +93,6 @@ class Solved:
     at_mode: AtMode | None = None
     link: Link = DEFAULT_LINK
     temperature: float = 1.0
-
-
-def stored_features(features: LinearOperator, outputs: int = 1, report: Report | None = None) -> LinearOperator:
-    """The same features as a matrix, where it takes at most half of the memory there is; made by whole data."""
-    rows, d = features.shape
-    if rows * d * features.like.element_size() > available_bytes() / 2:
-        return features
-    matrix = torch.empty(rows, d, dtype=features.like.dtype, device=features.like.device)
-    height, started = outputs * max(1, BLOCK_ELEMENTS // (outputs * d)), time.perf_counter()
-    for start in range(0, rows, height):
-        stop = min(start + height, rows)
-        matrix[start:stop] = features.rows(start, stop)
-        if report is not None:
-            left = (time.perf_counter() - started) * (rows - stop) / stop
-            report(f"making the Jacobian of the training data, {stop / rows:.0%}, {left:.0f} s left")
-    return Dense(matrix)
-
-
-def in_double(features: LinearOperator) -> LinearOperator:
-    """Stored features in double precision where they fit: eigenvalues below the square of single precision count."""
-    stored = stored_features(Double(features))
-    return stored if isinstance(stored, Dense) else features
 
 
 def solve(task: Task, method: Method, why: str, *, asked: bool) -> Solved:
@@ -303,7 +280,7 @@ def _tuned_structure(known: Approximate, task: Task) -> tuple[Optimum, bool]:
     problem, values = known.problem(task.prior), known.curvature.ratios(1.0)
     values = values[values > 1e-10 * values.max()]
     if task.tangent is not None and not (task.by_evidence and task.evidence_at == "weights"):
-        return _tuned_at_mode(
+        return tuned_at_mode(
             problem, values, task.prior, task.choice, task.tangent, task.by_evidence, task.report
         ), False
     tune_noise = task.tangent is None and task.model.gaussian.noise_std is None
@@ -315,7 +292,7 @@ def _tuned_structure(known: Approximate, task: Task) -> tuple[Optimum, bool]:
     if problem.positive_from > 0 and (problem.tune_prior or problem.tune_noise):
         return indefinite.tuned(problem, start, task.by_evidence), False
     optimum = evidence.maximise(problem, evidence.scan(problem, start, 19))
-    kept = _above_floor(problem, optimum.at, LOWEST_RATIO)
+    kept = above_floor(problem, optimum.at, LOWEST_RATIO)
     return replace(optimum, at=kept), bool((kept.noise < optimum.at.noise).any())
 
 
@@ -370,67 +347,3 @@ def _solved(
         model,
         task.tangent,
     )
-
-
-def tune(
-    statistics: tuple[Statistics, ...], prior: DiagonalPrior, choice: Prior, likelihood: Gaussian,
-    loss: Tangent | None = None, by_evidence: bool = True, report: Report | None = None,
-) -> Optimum:  # fmt: skip
-    """The precisions that maximise the evidence; those that were given are kept."""
-    if loss is not None:
-        gaussian = evidence.problem(statistics, prior)
-        return _tuned_at_mode(gaussian, statistics[0].values, prior, choice, loss, by_evidence, report)
-    problem = replace(
-        evidence.problem(statistics, prior), tune_prior=choice.tuned, tune_noise=likelihood.noise_std is None,
-        prior_hyperprior=choice.hyperprior, noise_hyperprior=likelihood.hyperprior,
-    )  # fmt: skip
-    given = Precisions(prior.precision, torch.ones(len(statistics), dtype=torch.float64))
-    points = 37 if len(statistics) == 1 and len(prior.precision) == 1 else 19
-    optimum = evidence.maximise(problem, evidence.scan(problem, given, points))
-    lowest = 1e-10 if isinstance(statistics[0].basis, Ritz) else LOWEST_RATIO
-    return replace(optimum, at=_above_floor(problem, optimum.at, lowest))
-
-
-def _tuned_at_mode(
-    gaussian: Problem, values: Tensor, prior: DiagonalPrior, choice: Prior, loss: Tangent, by_evidence: bool,
-    report: Report | None = None,
-) -> Optimum:  # fmt: skip
-    """The precisions that maximise the evidence at the mode of the true loss; or a start for held-out tuning."""
-    one = torch.ones(1, dtype=torch.float64)
-    if not choice.tuned:
-        return Optimum(Precisions(prior.precision, one), 0, True)
-    if not by_evidence:  # half of what can be determined is
-        middle = max(float(values.median()), indefinite.STIFFER * gaussian.positive_from, 1e-300)
-        return Optimum(Precisions(torch.full_like(prior.precision, middle), one), 0, True)
-    problem = replace(
-        gaussian, moments=loss.moments(gaussian.moments, report), counts=torch.zeros(1, dtype=torch.float64),
-        one_by_one=True, tune_noise=False, prior_hyperprior=choice.hyperprior,
-    )  # fmt: skip
-    if problem.positive_from > 0:
-        return indefinite.tuned(problem, Precisions(prior.precision, one), by_evidence)
-    bound = replace(problem, moments=_fitted(gaussian.moments)) if isinstance(loss.likelihood, DISCRETE) else None
-    return evidence.maximise(problem, evidence.scan(problem, Precisions(prior.precision, one), 13, bound))
-
-
-def _fitted(moments: Callable[[Precisions], Moments]) -> Callable[[Precisions], Moments]:
-    """Those of data that are fitted perfectly by weights of zero: no evidence of a discrete likelihood is larger."""
-
-    def found(at: Precisions) -> Moments:
-        m = moments(at)
-        return replace(m, residual=torch.zeros_like(m.residual), weights=torch.zeros_like(m.weights))
-
-    return found
-
-
-def gram_error(statistics: tuple[Statistics, ...], at: Precisions) -> float:
-    """eps · s_max / ρ: how far round-off in the Gram matrix can reach at these precisions."""
-    finite = at.prior[at.prior.isfinite()]
-    return float(EPS * largest_value(statistics) * at.noise.max() / finite.min()) if len(finite) else 0.0
-
-
-def _above_floor(problem: Problem, at: Precisions, lowest: float) -> Precisions:
-    """Keep a tuned noise from running to zero, where the features fit every target exactly."""
-    finite = at.prior[at.prior.isfinite()]
-    if not problem.tune_noise or not len(finite) or problem.largest == 0:
-        return at
-    return Precisions(at.prior, at.noise.clamp_max(float(finite.min()) / (lowest * problem.largest)))

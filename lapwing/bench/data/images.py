@@ -16,7 +16,6 @@ from lapwing.bench.data.task import Pair, Task
 
 DIGITS = tuple("0123456789")
 CLOTHES = ("T-shirt", "trousers", "pullover", "dress", "coat", "sandal", "shirt", "trainer", "bag", "ankle boot")
-LETTERS = tuple("ABCDEFGHIJ")
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 FETCH = "`make data` (or python -m lapwing.bench.fetch) brings it."
 Size = int | None

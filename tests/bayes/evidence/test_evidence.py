@@ -10,7 +10,7 @@ from lapwing import Categorical, Gaussian, GPrior, Isotropic, LinearModel, Noise
 from lapwing.bayes import evidence
 from lapwing.bayes.evidence import Precisions, search
 from lapwing.bayes.modes.tangent import surrogate, tangent
-from lapwing.bayes.solving.by_method import _fitted
+from lapwing.bayes.solving.precisions import _fitted
 from lapwing.bayes.statistics import summarise
 from tests import reference
 from tests.problems import PROBLEMS, TALL, TALL_OUTPUTS, linear

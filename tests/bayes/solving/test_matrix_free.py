@@ -10,7 +10,7 @@ import torch
 from lapwing import CG, SGD, Exact, Gaussian, GPrior, Isotropic, Krylov, LinearModel, PerGroup, infer
 from lapwing.bayes import inference
 from lapwing.bayes.noise import Noise
-from lapwing.bayes.solving import by_method
+from lapwing.bayes.solving import by_method, storing
 from lapwing.linalg import memory
 from lapwing.linalg.estimators import inverse_root
 from lapwing.linalg.operators import Dense, Diagonal, LinearOperator, Stacked
@@ -368,7 +368,7 @@ def test_whole_passes_that_do_not_fit_give_way_to_stochastic_gradients(monkeypat
     prior = PerGroup({"a": slice(0, 10), "b": slice(10, 30)}) if several else Isotropic()
 
     def chosen(free: float, features: object = None) -> tuple[object, str]:
-        for module in (inference, by_method, memory):
+        for module in (inference, by_method, storing, memory):
             monkeypatch.setattr(module, "available_bytes", lambda: free)
         there = model if features is None else replace(model, features=features)
         task = inference.Task(there, prior.on(there.features, torch.ones(800)), prior, Noise(0), 4, lambda _: None)
@@ -397,7 +397,7 @@ def test_stochastic_gradients_chosen_for_memory_find_the_posterior(monkeypatch):
     model = LinearModel(features, signal + noise, Gaussian())
     exact = infer(model, prior=Isotropic(), draws=16)
     monkeypatch.setattr(inference, "EXACT_SIZE", 20)
-    for module in (inference, by_method, memory):
+    for module in (inference, by_method, storing, memory):
         monkeypatch.setattr(module, "available_bytes", lambda: 8 * 17 * (12 * 30 + 3 * 800))
     posterior = infer(model, prior=Isotropic(), draws=16)
     assert posterior.diagnostics["method"].startswith("SGD(")

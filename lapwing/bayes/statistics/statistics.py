@@ -1,0 +1,173 @@
+"""What a Gaussian linear model needs to remember of its data: everything about them that the posterior uses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import final
+
+import torch
+from torch import Tensor
+
+from lapwing.bayes.linear_model import LinearModel
+from lapwing.bayes.noise import PRIOR, Noise
+from lapwing.bayes.priors import DiagonalPrior
+from lapwing.bayes.statistics.rows import whitened_data
+from lapwing.linalg import krylov
+from lapwing.linalg.estimators import Estimate
+from lapwing.linalg.operators import Dense, LinearOperator, Rows, over_parts, rows_of
+from lapwing.linalg.spectral import Side, Spectrum, decompose
+
+ROUGH_SPACE = 0.3  # the evidence is not looked for where draws from a Krylov space are worse than this
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Ritz:
+    """A Krylov space in the role of a spectrum: it holds what the draws and the mean need, not everything."""
+
+    space: krylov.Space
+    operator: LinearOperator  # the scaled features; on the dual side every expansion is a product with them
+    rtol: float  # the error that draws may have
+    trace: float | None  # of GᵀG, where it is cheap to know
+    grows: bool = True  # unless it comes from a file, without the data
+
+    @property
+    def complete(self) -> bool:
+        """Whether the space holds every direction of the data, so that its values are the eigenvalues.
+
+        An invariant space may lack copies of a repeated eigenvalue; then its trace falls short.
+        """
+        if self.trace is None:
+            return self.space.exhausted and len(self.values) == min(self.operator.shape)
+        return self.space.exhausted and abs(float(self.values.sum()) - self.trace) <= 1e-8 * self.trace
+
+    @property
+    def values(self) -> Tensor:  # (rank,)
+        """Ritz values."""
+        return self.space.ritz
+
+    def lowest_ratio(self) -> float:
+        """The smallest ratio of prior to noise precision at which the draws are within a third of their spread.
+
+        Below it log-determinants are too small, and the evidence there is too good to be true.
+        """
+        if not len(self.values):  # the data say nothing at all
+            return 0.0
+        largest, draws = float(self.values.max()), self.space.block.draws
+        low, high = -13.0, 5.0  # decades around the largest value
+        while high - low > 0.2:
+            middle = (low + high) / 2
+            error = float(krylov.errors(self.space, 10**middle * largest)[:draws].max())
+            low, high = (low, middle) if error <= ROUGH_SPACE else (middle, high)
+        return 10**high * largest
+
+    def error(self, alpha: float, beta: float) -> float:
+        """A bound on the relative error of the worst draw or mean on the data, at these precisions."""
+        return float(krylov.errors(self.space, alpha, beta).max())
+
+    def expand(self, coefficients: Tensor) -> Tensor:  # (rank, k) -> (d, k)
+        """Basis vectors times coefficients."""
+        return krylov.expand(self.space, coefficients, self.operator).double()
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Statistics:
+    """One noise group of the data, compressed by the spectrum of its scaled features G = U diag(√s) Vᵀ.
+
+    Features carry the prior's scale and the data's weights, not the precisions being tuned, so these numbers
+    serve every precision. From a Krylov space the same numbers come with a `density`: sums over eigenvalues become
+    weighted sums over Ritz values.
+    """
+
+    basis: Spectrum | Ritz  # V
+    values: Tensor  # (rank,), s, the eigenvalues of GᵀG
+    targets: Tensor  # (rank,), Uᵀ y
+    remainder: float  # ‖y − U Uᵀ y‖²
+    noise: Tensor  # (rank, draws), Uᵀ ξ
+    prior_noise: Tensor  # (rank, draws), Uᵀ G θ̃
+    density: Tensor  # (rank,), how many eigenvalues each value stands for; one where the spectrum is exact
+    count: float  # observations, weights included
+    log_weight: float  # ½ Σ log of the precisions given per row
+    null: float = 0.0  # eigenvalues of GGᵀ that no value stands for: they are zero, or as good as
+
+    def trace_of(self, function: Callable[[Tensor], Tensor]) -> Estimate:
+        """Σ f(s) over the eigenvalues, for f(0) = 0; with its standard error where the spectrum is sampled.
+
+        The density is calibrated to the number of eigenvalues and, where it is known, to their sum, so only what those
+        cannot explain of f contributes to the error.
+        """
+        f = function(self.values)
+        total = float((self.density * f).sum())
+        if isinstance(self.basis, Spectrum) or self.basis.complete:
+            return Estimate(total)
+        nodes = torch.cat([self.values, self.values.new_zeros(1)])
+        weights = torch.cat([self.density, self.density.new_tensor([self.null])])
+        design = torch.stack([torch.ones_like(nodes), nodes / nodes.max().clamp_min(1e-300)], dim=1)
+        design = design if self.basis.trace is not None else design[:, :1]
+        root, height = weights.clamp_min(0).sqrt(), torch.cat([f, f.new_zeros(1)])
+        line = torch.linalg.lstsq(root[:, None] * design, (root * height)[:, None]).solution
+        unexplained = float((weights * (height - (design @ line)[:, 0]).square()).sum())
+        return Estimate(total, (2 * max(unexplained, 0.0) / self.noise.shape[1]) ** 0.5)
+
+
+def summarise(
+    model: LinearModel, prior: DiagonalPrior, *, side: Side | None, noise: Noise, draws: int
+) -> tuple[Statistics, ...]:
+    """The exact statistics of each noise group of a model: one decomposition and two products each."""
+    groups = model.gaussian.row_groups(model.targets)
+    scaled, targets, normals = whitened_data(model, prior, noise, draws)
+    counts, given = model.row_counts, model.gaussian.row_precision(model.targets)
+    prior_noise = replace(noise, stream=PRIOR).rows(0, len(prior.scale), draws)
+    if int(groups.max()) == 0:
+        return (project(scaled, decompose(scaled, side), targets, normals, prior_noise, counts, given),)
+    parts = []
+    for rows in (groups == group for group in range(int(groups.max()) + 1)):
+        part = Dense(rows_of(scaled, rows))
+        numbers = (targets[rows], normals.rows(0, len(targets))[rows], prior_noise, counts[rows], given[rows])
+        parts.append(project(part, decompose(part, side), *numbers))
+    return tuple(parts)
+
+
+def project(
+    scaled: LinearOperator, spectrum: Spectrum, targets: Tensor, normals: Tensor | Rows, prior_noise: Tensor,
+    counts: Tensor, given: Tensor,
+) -> Statistics:  # fmt: skip
+    """Targets and noise seen from a spectrum of the scaled features: one product with Gᵀ and one with G."""
+    noise = Dense(normals) if isinstance(normals, Tensor) else normals
+
+    def seen(start: int, stop: int, part: LinearOperator) -> Tensor:
+        return spectrum.left(part, torch.cat([targets[start:stop, None], noise.rows(start, stop)], dim=1))
+
+    def unseen(start: int, stop: int, part: LinearOperator) -> Tensor:
+        return (targets[start:stop] - spectrum.left_adjoint(part, both[:, :1])[:, 0]).square().sum()
+
+    both = over_parts(scaled, seen)
+    return Statistics(
+        basis=spectrum,
+        values=spectrum.values,
+        targets=both[:, 0],
+        remainder=float(over_parts(scaled, unseen)),
+        noise=both[:, 1:],
+        prior_noise=spectrum.values.sqrt()[:, None] * spectrum.coordinates(prior_noise.mT).mT,
+        density=torch.ones_like(spectrum.values),
+        count=float(counts.sum()),
+        log_weight=float(0.5 * (counts * given.log()).sum()),
+    )
+
+
+def compressed(statistics: tuple[Statistics, ...], noise_precision: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows, targets and noise of a small model with the same posterior, the rows in units of the noise."""
+    roots = noise_precision.sqrt()
+    rows = [root * s.values.sqrt()[:, None] * _stored(s).vectors.mT for s, root in zip(statistics, roots, strict=True)]
+    targets = torch.cat([root * s.targets for s, root in zip(statistics, roots, strict=True)])
+    return torch.cat(rows), targets, torch.cat([s.noise for s in statistics])
+
+
+def _stored(statistics: Statistics) -> Spectrum:
+    if not isinstance(statistics.basis, Spectrum):
+        raise ValueError(
+            "a Krylov space serves one prior precision and one noise: use method=CG() or Exact() for several"
+        )
+    return statistics.basis
