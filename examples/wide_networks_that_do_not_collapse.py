@@ -28,7 +28,8 @@ for count, style in ((8, "-"), (32, "--"), (128, ":")):
     print(f"{count:5}   {divergences[0]:19.4f}   {divergences[1]:28.3f}   {losses[0]:13.2f}, {losses[1]:.2f}")
     for panel, found in zip(panels, (plain, balanced), strict=True):
         panel.plot(x, found.moments(inputs)[0].mean(1), style, label=f"{count} neurons")
-for panel, title in zip(panels, ("η = 1: the data are forgotten", "η = 0.01 p / N: any width fits them alike"), strict=True):
+titles = ("η = 1: the data are forgotten", "η = 0.01 p / N: any width fits them alike")
+for panel, title in zip(panels, titles, strict=True):
     panel.plot(x, targets, "k.", markersize=5, label="data")
     panel.set_title(title, fontsize=10)
 panels[0].legend(fontsize=8)
