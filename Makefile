@@ -12,8 +12,9 @@ TESTED := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(shell expr $(CORES) + 1
 
 .PHONY: demo test browser test-all peers lint format bench data docs lock locked sbom clean
 
+# one thread: a small network gains nothing from more, and the figures are the same on any number of cores
 demo: $(STAMP)
-	$(BIN)/python -m lapwing.demo
+	OMP_NUM_THREADS=1 $(BIN)/python -m lapwing.demo
 
 test: $(STAMP)
 	$(TESTED) -m "not slow and not browser and not peers and not gpu"

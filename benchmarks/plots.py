@@ -35,9 +35,10 @@ def batch_size(cells: Cells) -> Figure:
             axes.loglog(result["batch_sizes"], result["errors"][key], color=colour, marker=marker, label=label)
         axes.set_xscale("log", base=2)
         axes.set_title(f"{name}\nL needs batches {result['batch_size_ratio']:.0f} × as large", fontsize=9)
-        axes.set(xlabel="rows in a batch", ylabel="relative error of the draws (energy norm)")
+        axes.set(xlabel="rows in a batch")
         axes.grid(which="both", alpha=0.2)
-    panels[0][0].legend(frameon=False)
+    panels[0][0].set_ylabel("relative error of the draws (energy norm)")
+    panels[0][-1].legend(frameon=False)
     return figure
 
 
@@ -112,7 +113,8 @@ def sparse(cells: Cells) -> Figure:
     """Time of a whole fit over that of its products in SciPy."""
     figure, axes = plt.subplots(figsize=(4.8, 3.4), layout="constrained")
     bars = axes.bar(list(cells), [cell["result"]["overhead"] for cell in cells.values()], color=BLUE)
-    axes.bar_label(bars, [f"{cell['result']['seconds']:.3g} s" for cell in cells.values()], fontsize=8)
+    seconds = [f"{cell['result']['seconds']:.3g} s" for cell in cells.values()]
+    axes.bar_label(bars, seconds, fontsize=8, color="white", padding=-12)
     axes.axhline(1, color=BLACK, linewidth=0.8)
     axes.set(xlabel="rows × columns, 50 non-zeros a row", ylabel="time of the fit / of its products in SciPy")
     return figure

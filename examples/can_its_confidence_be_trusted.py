@@ -77,7 +77,7 @@ for place, measure in enumerate((metrics.accuracy, metrics.confidence)):
     ]
     bars.bar([number + 0.4 * place for number in range(3)], heights, 0.38, label=measure.__name__)
 bars.set_xticks([number + 0.2 for number in range(3)], list(shifted))
-bars.legend(fontsize=8, loc="lower left")
+bars.legend(fontsize=8, loc="upper center")
 kept = torch.linspace(0.05, 1, 60).tolist()
 risk.plot([100 * share for share in kept], [100 * curve.at(share) for share in kept])
 risk.set(xlabel="turned digits answered, %", ylabel="wrong among them, %")

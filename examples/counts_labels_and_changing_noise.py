@@ -39,6 +39,7 @@ low, high = (bound[:, 0] for bound in posterior.predict(far).interval(0.9))
 panels[0].fill_between(far[:, 0], low, high, alpha=0.25, label="90 % of new counts")
 panels[0].plot(x[:, 0], counts[:, 0], "k.", markersize=4)
 panels[0].set(title="counts", ylim=(-1, 20))
+panels[0].legend(fontsize=8)
 
 # %%
 yes = (torch.rand(x.shape, generator=generator) < torch.sigmoid(3 * x)).float()
@@ -58,8 +59,9 @@ print(f"noise found at −1 and 1: {left:.2f}, {right:.2f}; made with 0.05, 0.35
 # %%
 prediction = posterior.predict(far)
 mean, half = (part.reshape(-1) for part in (prediction.mean, 1.645 * prediction.std))
-panels[2].fill_between(far[:, 0], mean - half, mean + half, alpha=0.25, label="90 %")
+panels[2].fill_between(far[:, 0], mean - half, mean + half, alpha=0.25, label="90 % of new values")
 panels[2].plot(x[:, 0], values[:, 0], "k.", markersize=4)
 panels[2].set(title="noise that changes", ylim=(-3, 3))
+panels[2].legend(fontsize=8, loc="lower left")
 figure.savefig("counts_labels_and_changing_noise.png", dpi=110)
 print("picture: counts_labels_and_changing_noise.png")

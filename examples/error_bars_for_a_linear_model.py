@@ -52,6 +52,6 @@ middle, half = (low + high)[order] / 2, (high - low)[order] / 2
 panel.errorbar(range(len(order)), middle, half, fmt="none", color="tab:blue", alpha=0.5, label="90 %")
 panel.plot(range(len(order)), truth[order], "k.", markersize=4, label="observed")
 panel.set(xlabel="new patients, by their prediction", ylabel="progression", xticks=[])
-panel.legend(fontsize=8)
+panel.legend(fontsize=8, loc="upper left")
 figure.savefig("error_bars_for_a_linear_model.png", dpi=110)
 print("picture: error_bars_for_a_linear_model.png")

@@ -59,7 +59,7 @@ for posterior, name, colour in ((right, "at the mode", "#0072B2"), (naive, "at t
     sweep.axvline(precision, color=colour, ls="--", label=f"evidence {name}")
     print(f"evidence {name}: precision {precision:.3g}, mean error bar {bar:.3f}, log density of new data {score:.3f}")
 sweep.set(xlabel="precision of the normalised layer", ylabel="log density of new data")
-sweep.legend(frameon=False, fontsize=8, loc="lower right")
+sweep.legend(frameon=False, fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1))
 
 # %% [markdown]
 # The distance between the two error bars (Wasserstein's, between predictions with the same mean), and between the two

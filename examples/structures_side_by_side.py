@@ -46,7 +46,8 @@ for name, options in ways.items():
         f"{name:32}{float(posterior.prior.precision):10.3g}{float(posterior.likelihood.noise_std):8.3f}"
         f"{data:13.3f}{gap:12.3f}{posterior.log_evidence.value:14.2f}"
     )
-    panel.plot(grid[:, 0], posterior.predict(grid).epistemic_variance.sqrt()[:, 0], label=name)
+    look = {"linewidth": 5, "alpha": 0.3} if name == "exact" else {"linestyle": "--" if "," in name else "-"}
+    panel.plot(grid[:, 0], posterior.predict(grid).epistemic_variance.sqrt()[:, 0], label=name, **look)
 panel.plot(x[:, 0], torch.full((len(x),), 0.004), "k|", markersize=5)
 panel.set(yscale="log", xlabel="input (marks: data)", ylabel="error bar of the function")
 panel.legend(fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))

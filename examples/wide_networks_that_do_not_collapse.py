@@ -19,7 +19,7 @@ inputs, targets = torch.stack([x, torch.ones_like(x)], 1), torch.sin(1.5 * x) + 
 print("    N   divergence at η = 1   per neuron at η = 0.01 p / N   loss at η = 1, balanced")
 figure = Figure(figsize=(7.2, 2.8), layout="constrained")
 panels = figure.subplots(1, 2)
-for count in (8, 32, 128):
+for count, style in ((8, "-"), (32, "--"), (128, ":")):
     start = theory.Neurons.random(count, 2, torch.Generator().manual_seed(0))
     plain = theory.optimise(start, inputs, targets, 1.0)
     balanced = theory.optimise(start, inputs, targets, 0.01 * len(x) / count)
@@ -27,8 +27,9 @@ for count in (8, 32, 128):
     divergences = float(plain.divergence().sum()), float(balanced.divergence().mean())
     print(f"{count:5}   {divergences[0]:19.4f}   {divergences[1]:28.3f}   {losses[0]:13.2f}, {losses[1]:.2f}")
     for panel, found in zip(panels, (plain, balanced), strict=True):
-        panel.plot(x, found.moments(inputs)[0].mean(1), label=f"{count} neurons")
-for panel, title in zip(panels, ("η = 1: the data are forgotten", "η = 0.01 p / N"), strict=True):
+        panel.plot(x, found.moments(inputs)[0].mean(1), style, label=f"{count} neurons")
+titles = ("η = 1: the data are forgotten", "η = 0.01 p / N: any width fits them alike")
+for panel, title in zip(panels, titles, strict=True):
     panel.plot(x, targets, "k.", markersize=5, label="data")
     panel.set_title(title, fontsize=10)
 panels[0].legend(fontsize=8)

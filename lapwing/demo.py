@@ -6,8 +6,10 @@ that it has not seen, and compared with the network alone and with temperature s
 
 from __future__ import annotations
 
+import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar, final
@@ -27,6 +29,7 @@ from lapwing.facade import fit
 from lapwing.training import adam, train
 
 TRAINED, HELD_OUT, EPOCHS, TURN = 200, 300, 300, 45  # few enough that the network becomes too sure of itself
+SHORT = {"MAP": "alone", "temperature scaling": "cooled"}  # the other methods, in a line
 Pair = tuple[Tensor, Tensor]
 Result = TypeVar("Result")
 
@@ -47,23 +50,48 @@ def main(folder: Path = Path("runs/demo")) -> None:
     console, started = Console(), time.perf_counter()
     folder.mkdir(parents=True, exist_ok=True)
     data = split()
-    with console.status(f"training a network with BatchNorm on {TRAINED} digits"):
+    with telling(console, f"training a network with BatchNorm on {TRAINED} digits, {EPOCHS} epochs"):
         model, training = timed(lambda: trained(data))
-    with console.status("finding its posterior, tuned on pictures it has not seen"):
+    with telling(console, "finding its posterior, tuned on pictures it has not seen"):
         posterior, fitting = timed(lambda: fit(model, data.train, Categorical(), validation=data.held_out))
     console.print(posterior)
-    with console.status("predicting"):
+    with telling(console, "predicting"):
         sets, predicting = timed(lambda: evaluations(posterior, data))
     console.print(comparison(sets))
     seconds = {"train": training, "fit": fitting, "predict": predicting}
-    found = recording.record("digits", posterior, sets, inputs=data.test[0], seconds=seconds)
+    found = recording.record(
+        "Handwritten digits, the demo", posterior, sets, inputs=data.test[0], seconds=seconds, command="lapwing demo",
+        data=described(data), network=records.Network("a CNN with BatchNorm", len(posterior.mean), len(posterior.mean)),
+    )  # fmt: skip
     records.save(found, folder)
     page = report.write(folder / "report.html", [found])
-    for line in findings(sets, posterior):
-        console.print(line)
-    console.print(f"\nPage: {page}  ({time.perf_counter() - started:.0f} s in all)")
-    console.print(
-        "Next: your own network with [bold]lapwing.fit(model, data, lapwing.Categorical(), validation=…)[/bold]"
+    console.print("\n[bold]What it found[/bold], in NLL: minus the mean log probability of the right answer")
+    for line in findings(sets):
+        console.print(f"  {line}", highlight=False)
+    console.print(f"\n[bold]The page[/bold], {time.perf_counter() - started:.0f} s in all")
+    console.print(f"  {page}", highlight=False, soft_wrap=True)
+    console.print("\n[bold]What to try next[/bold]")
+    for line in suggestions(page):
+        console.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
+
+
+@contextmanager
+def telling(console: Console, phase: str) -> Iterator[None]:
+    """Say what is being done: beside a spinner on a terminal, as a line in a log."""
+    if not console.is_terminal:
+        console.print(f"{phase} …", highlight=False)
+        yield
+        return
+    with console.status(phase):
+        yield
+
+
+def described(data: Split) -> records.Data:
+    """The data, for the page."""
+    sizes = {"train": len(data.train[0]), "validation": len(data.held_out[0]), "test": len(data.test[0])}
+    classes = tuple(str(digit) for digit in range(10))
+    return records.Data(
+        "scikit-learn's digits", sizes=sizes, inputs="1 × 8 × 8 numbers", target="digit", classes=classes
     )
 
 
@@ -122,27 +150,40 @@ def probabilities(evaluation: records.Evaluation) -> dict[str, Pair]:
     return {one.method: (torch.as_tensor(one.probs), labels) for one in evaluation.predictions}
 
 
-def findings(sets: list[records.Evaluation], posterior: Posterior) -> list[str]:
+def findings(sets: list[records.Evaluation]) -> list[str]:
     """Three lines of what came out."""
     upright, turned = (probabilities(one) for one in sets)
-    lines = []
-    for name, found in (("Upright", upright), ("Turned", turned)):
-        ours, labels = found[records.OURS]
-        nll = {method: metrics.nll_each(probs, labels) for method, (probs, _) in found.items()}
-        against = {
-            method: metrics.paired(nll[records.OURS], other) for method, other in nll.items() if method != records.OURS
-        }
-        said = ", ".join(
-            f"{gap.mean:+.3f} ± {gap.standard_error:.3f} against {report.told(method)}"
-            for method, gap in against.items()
-        )
-        lines.append(f"{name}: NLL {metrics.nll(ours, labels):.3f}, {said}.")
-    before, after = (metrics.confidence(found[records.OURS][0]) for found in (upright, turned))
-    lines.append(
-        f"Mean confidence falls from {before:.0%} to {after:.0%} on turned digits "
-        f"(prior precision {float(posterior.prior.precision[0]):.3g}, by {posterior.diagnostics['tuned_by']})."
-    )
-    return lines
+    lines = [f"{name}: {against_others(found)}." for name, found in (("Upright", upright), ("Turned", turned))]
+    ours = [found[records.OURS] for found in (upright, turned)]
+    said = [(metrics.confidence(probs), metrics.accuracy(probs, labels)) for probs, labels in ours]
+    (sure, right), (still, few) = said
+    return [
+        *lines,
+        f"Mean confidence {sure:.0%}, right {right:.0%} of upright digits; {still:.0%} and {few:.0%} of turned ones.",
+    ]
+
+
+def against_others(found: dict[str, Pair]) -> str:
+    """Our NLL, and by how much that of the others is more or less, with standard errors over the pictures."""
+    each = {method: metrics.nll_each(probs, labels) for method, (probs, labels) in found.items()}
+    ours = each.pop(records.OURS)
+    gaps = {method: metrics.paired(other, ours) for method, other in each.items()}
+    said = [
+        f"{SHORT[method]} {abs(gap.mean):.3f} ± {gap.standard_error:.3f} {'more' if gap.mean > 0 else 'less'}"
+        for method, gap in gaps.items()
+    ]
+    return ", ".join([f"{float(ours.mean()):.3f}", *said])
+
+
+def suggestions(page: Path) -> list[str]:
+    """What a person could do after this."""
+    ready = shutil.which("lapwing") is not None
+    return [
+        f"open {page} in a browser: it says how far those error bars can be believed",
+        *([] if ready else ["source .venv/bin/activate, so that `lapwing` is a command"]),
+        "docs/start.md: five minutes with a network or a table of yours",
+        "lapwing fit --help: from a trained network and its data to such a page",
+    ]
 
 
 if __name__ == "__main__":

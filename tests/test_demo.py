@@ -38,10 +38,22 @@ def test_the_posterior_keeps_the_network_and_is_no_worse_than_it(parts):
 
 
 def test_what_is_printed_is_what_was_found(parts):
-    lines = demo.findings(parts[3], parts[2])
-    ours, labels = demo.probabilities(parts[3][0])[records.OURS]
-    assert f"{metrics.nll(ours, labels):.3f}" in lines[0]
-    assert re.search(r"\d+% to \d+%", lines[2])
+    lines = demo.findings(parts[3])
+    assert len(lines) == 3
+    assert all(len(line) <= 78 for line in lines)  # a terminal has eighty columns, two of them for the margin
+    for line, found in zip(lines[:2], map(demo.probabilities, parts[3]), strict=True):
+        nll = {method: metrics.nll(probs, labels) for method, (probs, labels) in found.items()}
+        assert f": {nll[records.OURS]:.3f}," in line
+        for words, method in (("alone", "MAP"), ("cooled", "temperature scaling")):
+            size, more = re.search(rf"{words} (\S+) ± \S+ (more|less)", line).groups()
+            assert float(size) * (1 if more == "more" else -1) == pytest.approx(
+                nll[method] - nll[records.OURS], abs=6e-4
+            )
+    shares = [
+        (metrics.confidence(probs), metrics.accuracy(probs, labels))
+        for probs, labels in (demo.probabilities(one)[records.OURS] for one in parts[3])
+    ]
+    assert re.findall(r"\d+%", lines[2]) == [f"{share:.0%}" for pair in shares for share in pair]
 
 
 def test_the_demo_writes_its_page(parts, tmp_path, capsys, monkeypatch):
@@ -53,4 +65,15 @@ def test_the_demo_writes_its_page(parts, tmp_path, capsys, monkeypatch):
     demo.main(tmp_path)
     page = (tmp_path / "report.html").read_text()
     assert "temperature scaling" in page
-    assert "Page: " in capsys.readouterr().out
+    assert "scikit-learn&#x27;s digits" in page or "scikit-learn's digits" in page
+    *_, found, where, following = capsys.readouterr().out.split("\n\n")
+    assert found.startswith("What it found")
+    assert where.splitlines()[1].strip() == str(tmp_path / "report.html")
+    assert following.startswith("What to try next")
+
+
+def test_the_command_is_named_only_where_it_is_there(monkeypatch):
+    monkeypatch.setattr(demo.shutil, "which", lambda _name: None)
+    assert any("activate" in line for line in demo.suggestions(demo.Path("report.html")))
+    monkeypatch.setattr(demo.shutil, "which", lambda name: f"/bin/{name}")
+    assert not any("activate" in line for line in demo.suggestions(demo.Path("report.html")))

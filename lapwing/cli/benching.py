@@ -97,6 +97,9 @@ def bench(request: Request, folder: Path, tell: Tell, say: Callable[[str], None]
     known = {cell: found for cell, found in ledger.read().items() if not (request.retry and found.failed)}
     left = tables.left(known, cells)
     clock, done = time.perf_counter(), 0
+    if left:
+        tell(f"bench {chosen.name}, first {left[0]}", 0.0)
+        say(f"{len(left)} cells to run, first {left[0]}")
     for found in run_all(chosen.run, left, folder, processes=request.processes):
         ledger.add(found)
         done += 1

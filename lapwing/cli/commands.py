@@ -33,6 +33,7 @@ app = typer.Typer(
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show where an error came from.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, mps.")]
 Model = Annotated[str | None, typer.Option(help="package.module:factory or file.py:factory of the run's network.")]
 
@@ -45,6 +46,7 @@ def _tasks() -> str:
         for name, about in TASKS.items()
     )
     examples = """
+  lapwing bench toy --data small                 seconds: to see what comes out
   lapwing bench uci --list
   lapwing bench uci --data yacht,energy --methods map,ensemble --seeds 0-4"""
     return f"\b\nTasks:\n{listed}\n\n\b\nExamples:{examples}"
@@ -82,13 +84,17 @@ def _all(
     epilog="Example: lapwing fit model.py:make train.csv --weights weights.pt --validation held_out.csv",
 )
 def fit(
-    model: Annotated[str, typer.Argument(help="Your network: package.module:factory or file.py:factory.")],
-    data: Annotated[
-        str,
-        typer.Argument(
-            help="Its training data: .npz (x, y), .csv, .parquet, a folder of class folders, module:dataset."
-        ),
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="Your network: package.module:factory or file.py:factory.")
     ],
+    data: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="DATA",
+            help="Its training data: .npz (x, y), .csv, .parquet, a folder of class folders, module:dataset.",
+            show_default=False,
+        ),
+    ] = None,
     weights: Annotated[str | None, typer.Option(help="State dict: .safetensors, or .pt by torch.save.")] = None,
     validation: Annotated[str | None, typer.Option(help="Held-out data that tune the precision; recommended.")] = None,
     test: Annotated[str | None, typer.Option(help="Data to check the error bars on.")] = None,
@@ -115,7 +121,8 @@ def fit(
         str | None, typer.Option(help="exact, krylov, cg, kfac, ekfac or diagonal; by size if not said.")
     ] = None,
     prior: Annotated[
-        str | None, typer.Option(help="g, isotropic, or a precision for each layer or normalised group; g if not said.")
+        str | None,
+        typer.Option(help="g, isotropic, layer or normalised: one precision, or one for each of those; g if not said."),
     ] = None,
     select: Annotated[
         str | None, typer.Option(help="last-layer, or how names of weights begin, with commas; all if not said.")
@@ -124,7 +131,7 @@ def fit(
     name: Annotated[str | None, typer.Option(help="What to call the run.")] = None,
     table: Annotated[str, typer.Option(help="Predictions as csv or parquet.")] = "csv",
     json: Json = False,
-    quiet: Annotated[bool, typer.Option(help="No progress.")] = False,
+    quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
     """Put error bars on a trained network: writes posterior, record, predictions and page into a folder.
@@ -133,7 +140,13 @@ def fit(
     """
     with console.guarded(debug):
         from lapwing.cli.fitting import Request, check_sources
+        from lapwing.cli.models import WITHOUT_A_NETWORK
 
+        if data is None:
+            raise ValueError(
+                f"{model!r} alone: expected a network and the data that it was trained on, such as `lapwing fit "
+                f"model.py:make train.csv`; {WITHOUT_A_NETWORK}"
+            )
         columns = tuple(part.strip() for part in inputs.split(",")) if inputs else None
         request = Request(
             model, data, weights, target, columns, validation, test, ood, hold_out, likelihood, noise_std, draws, total,
@@ -239,7 +252,10 @@ def _summary(record: Record) -> dict[str, Any]:
 @app.command(epilog="Example: lapwing predict runs/train new.csv --out new_predictions.csv")
 def predict(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder that `lapwing fit` wrote.")],
-    data: Annotated[str, typer.Argument(help="New inputs, in the form of the training data; targets are not needed.")],
+    data: Annotated[
+        str,
+        typer.Argument(metavar="DATA", help="New inputs, in the form of the training data; targets are not needed."),
+    ],
     out: Annotated[Path | None, typer.Option(help=".csv or .parquet; RUN/predictions-DATA.csv if not said.")] = None,
     model: Model = None,
     device: Device = "cpu",
@@ -268,7 +284,7 @@ def predict(
 )
 def evaluate(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder that `lapwing fit` wrote.")],
-    data: Annotated[str, typer.Argument(help="Data with targets that were not used for the fit.")],
+    data: Annotated[str, typer.Argument(metavar="DATA", help="Data with targets that were not used for the fit.")],
     ood: Annotated[str | None, typer.Option(help="Data foreign to the task.")] = None,
     model: Model = None,
     device: Device = "cpu",
@@ -290,7 +306,7 @@ def evaluate(
 
 @app.command(epilog="Example: lapwing report runs/one runs/two --out compared.html")
 def report(
-    folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders with a record.json.")],
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders with a record.json.")],
     out: Annotated[Path | None, typer.Option(help="The page; RUN/report.html, or report.html for several.")] = None,
     json: Json = False,
     debug: Debug = False,
@@ -325,7 +341,7 @@ def ct(
     seed: Annotated[int, typer.Option(help="Of noise, network and draws.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder for page, scores and images.")] = Path("runs/ct"),
     json: Json = False,
-    quiet: Annotated[bool, typer.Option(help="No progress.")] = False,
+    quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
     """Scan an image from few angles, reconstruct it, and say where the reconstruction may be wrong."""
@@ -349,11 +365,11 @@ def symmetry(
     size: Annotated[int, typer.Option(help="Pictures to learn from, at most.", min=10)] = 5000,
     steps: Annotated[int, typer.Option(help="Steps of p(η | x̂); the inference of poses takes a third.", min=1)] = 1500,
     width: Annotated[int, typer.Option(help="Of the networks.", min=4)] = 256,
-    ablations: Annotated[bool, typer.Option(help="Also without each of the three conjectures.")] = False,
+    ablations: Annotated[bool, typer.Option("--ablations", help="Also without each of the three conjectures.")] = False,
     seed: Annotated[int, typer.Option(help="Of rotations, networks and draws.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder for page, scores and model.")] = Path("runs/symmetry"),
     json: Json = False,
-    quiet: Annotated[bool, typer.Option(help="No progress.")] = False,
+    quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
     """Learn which rotations a set of pictures is invariant to, undo them, and write a page."""
@@ -369,7 +385,7 @@ def symmetry(
 
 @app.command()
 def doctor(json: Json = False, debug: Debug = False) -> None:
-    """Look at the environment and run a self-test of two seconds."""
+    """Look at the environment and run a short self-test."""
     with console.guarded(debug):
         from lapwing.cli.doctor import examine
 
@@ -394,16 +410,16 @@ def demo(
 
 @app.command(short_help="Compare methods on the same networks and data.", epilog=_tasks())
 def bench(
-    task: Annotated[str, typer.Argument(help="One of the tasks below.")],
+    task: Annotated[str, typer.Argument(metavar="TASK", help="One of the tasks below.")],
     contents: Annotated[bool, typer.Option("--list", help="Print the task's methods, data sets and scores.")] = False,
     methods: Annotated[str | None, typer.Option(help="With commas; all of the task's if not said.")] = None,
     data: Annotated[str | None, typer.Option(help="Data sets, with commas; all of the task's if not said.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Seeds or splits: 0,3,7 or 0-4; the first few if not said.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the results; runs/bench-TASK if not said.")] = None,
     processes: Annotated[int, typer.Option(help="Cells to run at the same time.", min=1)] = 1,
-    retry: Annotated[bool, typer.Option(help="Run cells again that failed before.")] = False,
+    retry: Annotated[bool, typer.Option("--retry", help="Run cells again that failed before.")] = False,
     json: Json = False,
-    quiet: Annotated[bool, typer.Option(help="No progress.")] = False,
+    quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
     """Compare methods on the same networks and data; run it again to go on where it stopped."""

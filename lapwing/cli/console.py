@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import sys
+import textwrap
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -74,11 +76,28 @@ def progress(quiet: bool) -> Iterator[Callable[[str, float | None], None]]:
 
 
 def answer(words: list[str], found: dict[str, Any], as_json: bool) -> None:
-    """Print the result: lines for a person, or one JSON object."""
+    """Print the result: lines for a person, broken between words on a terminal, or one JSON object."""
     if as_json:
         sys.stdout.write(json.dumps(_plain(found), indent=1) + "\n")
         return
+    if sys.stdout.isatty():
+        words = [_broken(line, shutil.get_terminal_size().columns) for line in words]
     sys.stdout.write("\n".join(words) + "\n")
+
+
+def _broken(line: str, width: int) -> str:
+    """A sentence in lines that fit, the later ones further in; a table stays as it is.
+
+    >>> print(_broken("  errors are as large as predicted", 24))
+      errors are as large as
+        predicted
+    """
+    if len(line) <= width or "\n" in line:
+        return line
+    further = " " * (len(line) - len(line.lstrip()) + 2)
+    return textwrap.fill(
+        line, width, subsequent_indent=further, break_long_words=False, break_on_hyphens=False, replace_whitespace=False
+    )
 
 
 def _plain(value: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import difflib
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ PAIRS = (("x", "y"), ("X", "y"), ("X", "Y"), ("inputs", "targets"), ("images", "
          ("features", "labels"), ("features", "targets"))  # fmt: skip
 PICTURES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff"})
 TEXT, PARQUET = (".csv", ".tsv"), (".parquet", ".pq")
+DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+")
 KINDS = "expected a .npz, .csv or .parquet file, a folder of class folders with images, or module:dataset"
 
 
@@ -34,6 +36,7 @@ class Loaded:
     columns: tuple[str, ...] = ()  # of a table, in the order of the inputs
     target: str = ""
     images: bool = False
+    read_as: str = ""  # how a text table was taken, where not with commas between columns
 
     def rows(self, chosen: np.ndarray, source: str) -> Loaded:
         """Some of the data."""
@@ -60,7 +63,8 @@ def read(source: str, columns: Columns | None = None) -> Loaded:
     elif path.suffix == ".npz":
         found = _npz(path, wanted.needs_target)
     elif path.suffix in TEXT:
-        found = _table(source, *_csv(path), wanted)
+        header, cells, read_as = _csv(path)
+        found = replace(_table(source, header, cells, wanted), read_as=read_as)
     elif path.suffix in PARQUET:
         found = _table(source, *_parquet(path), wanted)
     else:
@@ -137,11 +141,13 @@ def _targets(source: str, array: np.ndarray | None) -> np.ndarray | None:
     raise ValueError(f"{source}: targets of type {array.dtype} are neither numbers nor names of classes")
 
 
-def _csv(path: Path) -> tuple[list[str], list[list[str]]]:
-    """The header and the columns of a text table."""
+def _csv(path: Path) -> tuple[list[str], list[list[str]], str]:
+    """The header and the columns of a text table, and how it was read where that is not as usual."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            lines = [line for line in csv.reader(file, delimiter="\t" if path.suffix == ".tsv" else ",") if line]
+            mark = "\t" if path.suffix == ".tsv" else _separator(file.readline())
+            file.seek(0)
+            lines = [line for line in csv.reader(file, delimiter=mark) if line]
     except (UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"{path}: not a text table ({error})") from None
     if len(lines) < 2:
@@ -152,7 +158,33 @@ def _csv(path: Path) -> tuple[list[str], list[list[str]]]:
     uneven = next((i for i, row in enumerate(rows) if len(row) != len(header)), None)
     if uneven is not None:
         raise ValueError(f"{path}: row {uneven} has {len(rows[uneven])} values, the header {len(header)} names")
-    return header, [list(column) for column in zip(*rows, strict=True)]
+    columns = [list(column) for column in zip(*rows, strict=True)]
+    if mark == "," or path.suffix == ".tsv":
+        return header, columns, ""
+    pointed = _with_points(columns)
+    commas = "" if pointed is columns else ", commas before decimals"
+    return header, pointed, f"{'tabs' if mark == chr(9) else repr(mark)} between columns{commas}"
+
+
+def _separator(names: str) -> str:
+    """The mark that is most often in the line of names; a comma where there is none.
+
+    >>> _separator("age,price"), _separator("age;price in €, net;rooms"), _separator("age")
+    (',', ';', ',')
+    """
+    return max(",;\t|", key=names.count)
+
+
+def _with_points(columns: list[list[str]]) -> list[list[str]]:
+    """Numbers with a decimal comma as others read them; as they are where a comma may stand between thousands."""
+    commas = [cell for column in columns for cell in column if DECIMAL_COMMA.fullmatch(cell.strip())]
+    points = any("." in cell and is_number(cell) for column in columns for cell in column)
+    if points or all(len(cell.strip().partition(",")[2]) == 3 for cell in commas):
+        return columns
+    return [
+        [cell.replace(",", ".") if DECIMAL_COMMA.fullmatch(cell.strip()) else cell for cell in column]
+        for column in columns
+    ]
 
 
 def _parquet(path: Path) -> tuple[list[str], list[Any]]:
@@ -194,9 +226,7 @@ def _table(source: str, header: list[str], columns: Sequence[Sequence[Any]], wan
     if missing:
         raise ValueError(f"{source}: columns {listed(missing)} are missing; there are {listed(header)}")
     if not names:
-        apart = next((mark for mark in ";\t|" if mark in header[0]), None)
-        hint = "" if apart is None else f": columns seem to be separated by {apart!r}, expected commas"
-        raise ValueError(f"{source}: there is no column but the target{hint}")
+        raise ValueError(f"{source}: there is no column but the target {target!r}")
     inputs = np.stack([_column(source, name, by_name[name]) for name in names], axis=1)
     found = _classes_or_numbers(source, target, by_name[target]) if target is not None and target in by_name else None
     return Loaded(source, inputs.astype(np.float32), found, tuple(names), target or "")

@@ -16,6 +16,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import nn
 
+WITHOUT_A_NETWORK = (
+    "for a table without a network there are lapwing.linear.BayesianRidge and BayesianLogisticRegression in Python"
+)
+
 
 def attribute(source: str) -> Any:
     """What `package.module:name` or `file.py:name` stands for; this runs the module's code."""
@@ -51,8 +55,7 @@ def _parts(source: str) -> tuple[str, str]:
     place, separator, name = source.rpartition(":")
     if not separator or not place or not name.isidentifier():
         raise ValueError(
-            f"{source!r}: expected package.module:name or file.py:name, such as model.py:make; for a table without a "
-            "network there are lapwing.linear.BayesianRidge and BayesianLogisticRegression in Python"
+            f"{source!r}: expected package.module:name or file.py:name, such as model.py:make; {WITHOUT_A_NETWORK}"
         )
     return place, name
 

@@ -76,6 +76,8 @@ def _choices(fitted: Fitted, request: Request) -> tuple[records.Choice, ...]:
     if fitted.train.columns:
         asked = "as asked" if request.target else "the last column"
         choices.insert(1, records.Choice("target", f"column {fitted.train.target!r}", asked))
+    if fitted.train.read_as:
+        choices.insert(0, records.Choice("table", fitted.train.read_as, "as its line of names and its numbers have it"))
     if found.task == "classification":
         choices.append(records.Choice("link", str(posterior.link), "the one that the precision was tuned with"))
     elif request.noise_std is None:

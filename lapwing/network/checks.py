@@ -52,7 +52,7 @@ def taken(network: Network, inputs: Sample, fitted: Inputs | None = None, axes: 
         outputs = network.outputs(inputs)
     except torch.OutOfMemoryError:
         raise
-    except (RuntimeError, IndexError) as error:
+    except (RuntimeError, IndexError, ValueError) as error:  # the last by normalisation layers
         _check_kind(network, inputs)
         reason = str(error).partition("\n")[0]
         raise ValueError(f"the network does not take inputs of {_told(inputs, fitted)} ({reason})") from error

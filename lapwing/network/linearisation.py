@@ -40,10 +40,11 @@ def linearise(
     tensor is meant where the network returns several: a key, a place or a function. `checkpoint` keeps how products
     are worked out, which a probe decides: in the same way after a crash.
     """
-    if isinstance(likelihood, str | type):
-        given = likelihood if isinstance(likelihood, str) else likelihood.__name__
+    if isinstance(likelihood, str | type | nn.Module):
+        kind = likelihood if isinstance(likelihood, type) else type(likelihood)
+        given = repr(likelihood) if isinstance(likelihood, str) else kind.__name__
         raise ValueError(
-            f"likelihood is {given!r}, expected a value: Categorical() for classes, Gaussian() for numbers, "
+            f"likelihood is {given}, expected a value: Categorical() for classes, Gaussian() for numbers, "
             "Bernoulli() for yes and no, Poisson() for counts"
         )
     dim = likelihood.dim if isinstance(likelihood, Categorical) else -1

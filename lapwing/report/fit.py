@@ -41,8 +41,8 @@ def _curve(title: str, label: str, curve: Curve, values: np.ndarray) -> Html:
         frame.rule(x=curve.chosen, label=f"chosen: {number(curve.chosen)}"),
         frame.line(precision, values, 0, [f"precision {a}: {b}" for a, b in rows], markers=False),
     ]
-    says = f"Higher is better; best at precision {number(float(precision[int(np.argmax(values))]))}. A small precision "
-    says += "lets the weights vary widely, which makes error bars wide."
+    says = f"Higher is better; of those tried, {number(float(precision[int(np.argmax(values))]))} is best. A small "
+    says += "precision lets the weights vary widely, which makes error bars wide."
     return figure(title, frame, marks, says=says, numbers=Numbers(("precision", label), rows))
 
 

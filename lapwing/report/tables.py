@@ -111,6 +111,15 @@ def shifted(record: Record) -> list[Html]:
     return [*charts, card("All sets", whole, says="± is one standard error over the points of a set.", wide=True)]
 
 
+def _cut(name: str, room: int) -> str:
+    """A name, or its beginning where there is no room for more.
+
+    >>> _cut("turned by 45°", 14), _cut("turned by a quarter", 14)
+    ('turned by 45°', 'turned by a q…')
+    """
+    return name if len(name) <= room else f"{name[: room - 1]}…"
+
+
 def _over_sets(metric: str, sets: Sequence[Evaluation]) -> Html:
     names, places = [one.method for one in scores.ordered(sets[0])], np.arange(len(sets), dtype=float)
     found = [{one.method: one.metrics.get(metric) for one in evaluation.predictions} for evaluation in sets]
@@ -118,9 +127,11 @@ def _over_sets(metric: str, sets: Sequence[Evaluation]) -> Html:
     value, error = (
         np.array([[getattr(one, part) for one in row] for row in values]) for part in ("value", "standard_error")
     )
+    room = max(14, 42 // len(sets))  # letters beside each other
     x = Axis(
-        "evaluation set", -0.3, len(sets) - 0.7, ticks=tuple(places), form=lambda place: sets[round(place)].name[:14]
-    )
+        "evaluation set", -0.3, len(sets) - 0.7, ticks=tuple(places),
+        form=lambda place: _cut(sets[round(place)].name, room),
+    )  # fmt: skip
     frame, marks = Frame(x, axis(metric, [0, *(value + 2 * error).flat], zero=True)), []
     for series in reversed(range(len(names))):
         inside = np.isfinite(value[series])

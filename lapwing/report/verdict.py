@@ -45,7 +45,36 @@ def verdict(record: Record) -> Verdict:
         text = "Nothing was checked: no test data with targets were given"
         return Verdict("none", text, ("Run `lapwing evaluate RUN DATA` on data that were not used for the fit.",))
     found = _classification(record, known[0]) if record.task == "classification" else _regression(record, known[0])
-    return Verdict(found.level, found.headline, (*found.reasons, *_seen_before(known[0]), *_of_fit(record)))
+    says, *others = found.reasons
+    elsewhere = _elsewhere(known[1:])
+    level, headline = found.level, found.headline
+    if elsewhere and level == "good":
+        level, headline = "fair", f"{headline}, but not on {' and '.join(elsewhere)}"
+    reasons = (says, *elsewhere.values(), *others, *_seen_before(known[0]), *_of_fit(record))
+    return Verdict(level, headline, reasons)
+
+
+def _elsewhere(sets: list[Evaluation]) -> dict[str, str]:
+    """A sentence for every other set on which confidence or error bars are far off, by its name."""
+    found = {one.name: _far_off(one) for one in sets}
+    return {name: says for name, says in found.items() if says}
+
+
+def _far_off(evaluation: Evaluation) -> str:
+    ours, targets = scores.main(evaluation), evaluation.targets
+    assert targets is not None
+    if ours.probs is not None:
+        off = gap(ours.probs, targets)
+        if abs(off.value) <= max(2 * off.standard_error, LARGE):
+            return ""
+        sure = float(ours.probs.max(1).mean())
+        return f"On {evaluation.name} it says {_share(sure)} and is right {_share(sure - off.value)} of the time."
+    mean, std = scores.spread(ours)
+    width = scores.width_of((targets - mean) / std)
+    if abs(width.value - 1) <= max(2 * width.standard_error, SERIOUS):
+        return ""
+    size = f"{number(width.value)} ± {number(width.standard_error)}"
+    return f"On {evaluation.name} errors are {size} times as large as predicted."
 
 
 def _kind(evaluation: Evaluation) -> str:

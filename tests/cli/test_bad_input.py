@@ -93,7 +93,8 @@ def bad_files(folder):
     write("nans.csv", "a,b,c,height\n1,2,3,nan\n1,2,3,4\n1,2,3,nan\n")
     write("unknown.csv", "a,b,c,height\n1,2,3,4.5\n1,2,3,\n")
     write("marked.csv", "a,b,c,height\n1,2,3,4.5\n1,2,3,2.5\n1,2,3,1.5\n1,2,3,N/A\n")
-    write("semicolons.csv", "a;b;c;height\n1;2;3;4.5\n")
+    write("thousands.csv", "a;b;c;height\n1;2;3;4\n1;1,234;3;4\n")
+    write("alone.csv", "height\n1\n")
     write("twice.csv", "a,a,c,height\n1,2,3,4\n")
     write("binary.csv", b"\xff\xfe\x00\x01\x80")
     write("not.npz", "this is no archive")
@@ -116,7 +117,8 @@ FILES = {
     "gap.csv": "column 'b' is empty in row 1, counted from 0: fill it in",
     "unknown.csv": "the target 'height' is empty in row 1, counted from 0",
     "marked.csv": "most targets are numbers, but 'N/A' is not",
-    "semicolons.csv": "separated by ';', expected commas",
+    "thousands.csv": "column 'b' holds '1,234' in row 1, not a number",
+    "alone.csv": "there is no column but the target 'height'",
     "nan.csv": "inputs are NaN or infinite in row 1:",
     "nans.csv": "targets are NaN or infinite in 2 rows (0, 2):",
     "twice.csv": "same name",
@@ -138,6 +140,12 @@ FILES = {
 def test_data_that_cannot_be_read(lapwing, stranger, tmp_path, name):
     bad_files(stranger)
     assert FILES[name] in complaint(lapwing("fit", "model.py:regression", name, "--out", tmp_path / "run"))
+
+
+def test_a_network_without_data_is_told_from_a_table_without_a_network(lapwing, stranger):
+    line = complaint(lapwing("fit", "train.csv"))
+    assert "'train.csv' alone: expected a network and the data" in line
+    assert "lapwing.linear.BayesianRidge" in line
 
 
 def test_missing_columns_are_named(lapwing, stranger, tmp_path):

@@ -5,6 +5,7 @@ import io
 import json
 
 import numpy as np
+import pandas
 import pytest
 import torch
 
@@ -83,6 +84,43 @@ def test_json_is_all_that_is_printed(lapwing, tmp_path):
     assert found["metrics"]["test"]["lapwing"]["NLL"]["value"] < 1
     assert found["page"].endswith("report.html")
     assert records.load(tmp_path / "r").data.sizes == {"train": 106, "validation": 22, "test": 22}
+
+
+TABLES = {
+    "semicolons": ("a;b, net;kind\n1;2.5;x\n-3;4;y\n", ";", ".", "';' between columns"),
+    "decimal commas": (
+        'a;b, net;kind\n1;2,5;"x, y"\n-3,25;4;y\n',
+        ";",
+        ",",
+        "';' between columns, commas before decimals",
+    ),
+    "tabs": ("a\tb\tkind\n1\t2,5\tx\n-,5\t4\ty\n", "\t", ",", "tabs between columns, commas before decimals"),
+    "commas": ("a,b,kind\n1,2.5,x;y\n-3,4,y\n", ",", ".", ""),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_are_read_with_the_marks_that_they_have(tmp_path, name):
+    text, mark, point, told = TABLES[name]
+    (tmp_path / "table.csv").write_text(text)
+    found, truth = data.read(str(tmp_path / "table.csv")), pandas.read_csv(io.StringIO(text), sep=mark, decimal=point)
+    assert found.read_as == told
+    assert found.columns == tuple(truth.columns[:-1])
+    np.testing.assert_array_equal(found.inputs, truth.iloc[:, :-1].to_numpy(np.float32))
+    assert found.targets.tolist() == truth["kind"].tolist()
+
+
+def test_a_table_with_semicolons_is_fitted_as_with_commas_and_the_run_says_so(lapwing, stranger, tmp_path):
+    text = (stranger / "train.csv").read_text()
+    (tmp_path / "train.csv").write_text(text.replace(",", ";").replace(".", ","))
+    fitted = [
+        lapwing("fit", "model.py:regression", path, "--weights", "regression.pt", "--quiet", "--out", tmp_path / out)
+        for path, out in (("train.csv", "commas"), (tmp_path / "train.csv", "semicolons"))
+    ]
+    assert "table: ';' between columns, commas before decimals" in fitted[1].stdout
+    assert "between columns" not in fitted[0].stdout
+    tables = [(tmp_path / out / "predictions.csv").read_bytes() for out in ("commas", "semicolons")]
+    assert tables[0] == tables[1]
 
 
 def test_the_same_seed_gives_the_same_run(lapwing, tmp_path):
@@ -188,6 +226,21 @@ def test_doctor_tests_itself(lapwing):
 class Terminal(io.StringIO):
     def isatty(self):
         return True
+
+
+def test_sentences_are_broken_between_words_on_a_terminal_only(monkeypatch, capsys):
+    words = ["short", "  " + "word " * 20 + "end", "| a table |\n" + "| --- |" * 20]
+    console.answer(words, {}, False)
+    assert capsys.readouterr().out == "\n".join(words) + "\n"
+    monkeypatch.setattr(console.sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "40")
+    console.answer(words, {}, False)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "short"
+    assert lines[-2:] == words[2].splitlines()
+    assert all(len(line) <= 40 for line in lines[1:-2])
+    assert [len(line) - len(line.lstrip()) for line in lines[1:-2]] == [2] + [4] * (len(lines) - 4)
+    assert " ".join(" ".join(lines[1:-2]).split()) == words[1].strip()
 
 
 def test_progress_is_shown_on_a_terminal_only(monkeypatch):

@@ -15,8 +15,10 @@ WRONG = {
 }
 
 
-def pictured() -> nn.Module:
-    return seeded(lambda: nn.Sequential(nn.Conv2d(3, 2, 2), nn.Tanh(), nn.Flatten(), nn.Linear(24, 2)), None)[0]
+def pictured(*layers: nn.Module) -> nn.Module:
+    return seeded(lambda: nn.Sequential(nn.Conv2d(3, 2, 2), *layers, nn.Tanh(), nn.Flatten(), nn.Linear(24, 2)), None)[
+        0
+    ]
 
 
 def row_posterior():
@@ -30,6 +32,12 @@ def test_predict_names_what_was_given_and_what_the_fit_had(case):
     posterior = fit(pictured(), (PICTURES, KINDS), Categorical(), method=Exact(), draws=2)
     with pytest.raises(ValueError, match=message):
         posterior.predict(given)
+
+
+def test_a_normalisation_layer_that_refuses_a_single_input_is_no_exception():
+    posterior = fit(pictured(nn.BatchNorm2d(2)), (PICTURES, KINDS), Categorical(), method=Exact(), draws=2)
+    with pytest.raises(ValueError, match=r"that of a single one: pass inputs\[None\].*\(expected 4D input"):
+        posterior.predict(PICTURES[0])
 
 
 @pytest.mark.parametrize("case", WRONG)

@@ -3,6 +3,7 @@
 import pytest
 import scipy.optimize
 import torch
+from torch import nn
 from torch.func import hessian
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
@@ -240,7 +241,9 @@ def test_labels_that_do_not_fit_are_refused(targets, message):
         fit(model, (inputs, targets), Categorical())
 
 
-@pytest.mark.parametrize("likelihood", ["classification", Categorical], ids=["word", "class"])
+@pytest.mark.parametrize(
+    "likelihood", ["classification", Categorical, nn.CrossEntropyLoss()], ids=["word", "class", "loss"]
+)
 def test_a_likelihood_is_a_value(likelihood):
     model, inputs, targets = class_problem("residual")
     with pytest.raises(ValueError, match=r"expected a value: Categorical\(\) for classes"):

@@ -164,6 +164,46 @@ def test_the_verdict_tells_confidence_from_accuracy():
     assert "not at every confidence" in report.verdict(records.Record("coins", "classification", (test,))).headline
 
 
+def test_a_verdict_holds_for_other_sets_or_says_that_it_does_not():
+    rng = np.random.default_rng(0)
+    confidence = rng.uniform(0.6, 0.95, size=5_000)
+    probs = {"lapwing": np.stack([confidence, 1 - confidence], 1)}
+    test, alike, turned = (
+        records.classification(name, (rng.random(5_000) > confidence - shift).astype(int), probs)
+        for name, shift in (("test", 0.0), ("alike", 0.0), ("turned", 0.3))
+    )
+    found = report.verdict(records.Record("coins", "classification", (test, alike, turned)))
+    assert (found.level, found.headline.partition(", but ")[2]) == ("fair", "not on turned")
+    right = 100 * (turned.targets == 0).mean()
+    assert (
+        found.reasons[1] == f"On turned it says {100 * confidence.mean():.1f} % and is right {right:.1f} % of the time."
+    )
+    assert report.verdict(records.Record("coins", "classification", (test, alike))).level == "good"
+    assert report.verdict(records.Record("coins", "classification", (turned, test))).headline.startswith(
+        "Overconfident"
+    )
+
+    standard = {"lapwing": (np.zeros(5_000), np.ones(5_000))}
+    near, far = (
+        records.regression(name, size * rng.normal(size=5_000), standard) for name, size in (("test", 1), ("far", 3))
+    )
+    found = report.verdict(records.Record("wave", "regression", (near, far)))
+    assert found.level == "fair"
+    assert re.fullmatch(
+        r"On far errors are (2\.9\d*|3(\.0\d*)?) ± 0\.0\d+ times as large as predicted\.", found.reasons[1]
+    )
+
+
+def test_names_of_sets_are_whole_where_there_is_room():
+    rng = np.random.default_rng(0)
+    sets = [
+        records.classification(name, rng.integers(2, size=50), {"lapwing": np.full((50, 2), 0.5)})
+        for name in ("upright digits", "digits turned by 45°")
+    ]
+    text = report.page([records.Record("digits", "classification", tuple(sets))])
+    assert re.search(r"<text[^>]*>digits turned by 45°</text>", text)
+
+
 def test_chance_is_rarely_exceeded_by_the_calibrated():
     rng = np.random.default_rng(3)
     beyond = 0

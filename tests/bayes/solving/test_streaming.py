@@ -106,7 +106,7 @@ class Interrupted(LinearOperator):
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_ctrl_c_ends_cleanly_wherever_it_comes(name, capsys):
+def test_ctrl_c_ends_cleanly_wherever_it_comes(name, capsys, monkeypatch):
     matrix, targets, weights = DATA.features.clone(), DATA.targets.clone(), torch.linspace(0.5, 2, 531).double()
     before = [x.clone() for x in (matrix, targets, weights)]
     operator = Interrupted(matrix, 10**9)
@@ -122,6 +122,7 @@ def test_ctrl_c_ends_cleanly_wherever_it_comes(name, capsys):
         assert operator.made == allowed + 1  # nothing is tried again
         assert not shown or shown[-1] == ""
     operator.made, operator.allowed = 0, total // 2
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     with pytest.raises(KeyboardInterrupt):
         infer(model, prior=Isotropic(), method=METHODS[name], draws=4, progress=True)
     assert capsys.readouterr().err.endswith("\r\033[K")  # the line is wiped, the cursor at its start
