@@ -162,7 +162,8 @@ def effective_dimension(fit: Tensor, penalty: Tensor, size: int) -> EffectiveDim
 
 
 def _mean_of(values: Tensor) -> Estimate:
-    return Estimate(float(values.mean()), float(values.std() / len(values) ** 0.5))
+    error = float(values.std()) / len(values) ** 0.5 if len(values) > 1 else float("inf")  # one says nothing of itself
+    return Estimate(float(values.mean()), error)
 
 
 def shift_invariant(statistics: Statistics) -> Callable[[Precisions], Moments]:
