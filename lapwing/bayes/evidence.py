@@ -20,7 +20,7 @@ from lapwing.bayes.priors import DiagonalPrior
 from lapwing.bayes.statistics import Statistics, compressed
 from lapwing.linalg.estimators import Estimate
 from lapwing.linalg.operators import Dense
-from lapwing.linalg.spectral import Spectrum, decompose
+from lapwing.linalg.spectral import Spectrum, decompose_whitened
 
 LOG_2PI = float(np.log(2 * np.pi))
 LOWEST_RATIO = 1e-13  # of prior to noise precision, over the largest eigenvalue; round-off rules below it
@@ -195,7 +195,7 @@ def general(statistics: tuple[Statistics, ...], group_of: Tensor, groups: int) -
     def moments(at: Precisions) -> Moments:
         noise_root, prior_std = at.noise.sqrt()[noise_of], at.prior.rsqrt()[group_of]
         whitened = Dense(noise_root[:, None] * rows * prior_std)
-        spectrum = decompose(whitened)
+        spectrum = decompose_whitened(whitened)
         k = spectrum.values
         left = spectrum.left_adjoint(whitened, torch.eye(len(k), dtype=k.dtype))
         y = left.mT @ (noise_root * targets)

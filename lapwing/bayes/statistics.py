@@ -28,7 +28,7 @@ from lapwing.linalg.operators import (
     rows_of,
 )
 from lapwing.linalg.progress import Report
-from lapwing.linalg.spectral import Side, Spectrum, decompose
+from lapwing.linalg.spectral import Side, Spectrum, decompose, decompose_whitened
 
 NO_CLOSED_FORM = (
     "this posterior was inferred by a matrix-free method, which has no closed-form covariance: "
@@ -343,14 +343,14 @@ def project(
     noise = Dense(normals) if isinstance(normals, Tensor) else normals
 
     def seen(start: int, stop: int, part: LinearOperator) -> Tensor:
-        return spectrum.left(part, torch.cat([targets[start:stop, None], noise.rows(start, stop)], dim=1))
+        return spectrum.left(part, torch.cat([targets[start:stop, None], noise.rows(start, stop)], dim=1), start)
 
     def unseen(start: int, stop: int, part: LinearOperator) -> Tensor:
-        return (targets[start:stop] - spectrum.left_adjoint(part, both[:, :1])[:, 0]).square().sum()
+        return (targets[start:stop] - spectrum.left_adjoint(part, both[:, :1], start)[:, 0]).square().sum()
 
     both = over_parts(scaled, seen)
     return Statistics(
-        basis=spectrum,
+        basis=replace(spectrum, own=None),  # as large as the features, and needed no more
         values=spectrum.values,
         targets=both[:, 0],
         remainder=float(over_parts(scaled, unseen)),
@@ -393,7 +393,7 @@ def whiten(
         return Whitened(prior.std, rescaled)
     rows, targets, noise = compressed(statistics, noise_precision)
     whitened, ones = Dense(rows * prior.precision.rsqrt()[prior.group_of]), torch.ones_like(targets)
-    seen = project(whitened, decompose(whitened), targets, noise, prior_noise, ones, ones)
+    seen = project(whitened, decompose_whitened(whitened), targets, noise, prior_noise, ones, ones)
     count = sum(s.count for s in statistics)
     return Whitened(prior.std, replace(seen, remainder=remainder + seen.remainder, count=count, log_weight=log_weight))
 
