@@ -90,7 +90,7 @@ def measure(kind: str, kills: int, seed: int) -> dict:
             rounds, longest = rounds + 1, max(longest, here)
     return {
         "kills": done, "fits": rounds, "most_kills_of_one_fit": longest, "files_at_kill": {str(k): v for k, v in sorted(moments.items()) if v},
-        "fits_with_other_bits": different, "bits_difference": float(different), "damaged_files": len(broken),
+        "fits_with_other_bits": different, "bits_difference": float(different), "damaged_files": len(broken), "whole_difference": float(len(broken)),
     }  # fmt: skip
 
 
