@@ -2,8 +2,10 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -92,6 +94,28 @@ def test_a_rank_that_dies_ends_the_job_and_what_was_kept_serves_any_number_of_th
     for folder in ("kept", "copy"):
         again = {name: (tmp_path / folder / name).read_bytes() for name in kept}
         assert again == kept  # read, and not made again
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_ranks_that_are_told_to_stop_go_on_to_the_same_bits(number, tmp_path):
+    """A rank that waits for another hears of the signal when that one has ended: it stops for it, or for having lost it."""
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    for folder in (whole, stopped):
+        folder.mkdir()
+    assert ended(start("goes on", whole, 2)) == [(0, "")] * 2
+    processes, deadline = start("waits", stopped, 2), time.monotonic() + 50
+    while not (stopped / "kept" / "step 2.safetensors").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    for process in processes:
+        process.send_signal(number)
+    said = ended(processes)
+    assert all(status != 0 for status, _ in said)
+    assert number == signal.SIGKILL or any("run the same again to go on" in text for _, text in said), said
+    assert ended(start("goes on", stopped, 2)) == [(0, "")] * 2
+    for rank in range(2):
+        one, other = (torch.load(folder / f"{rank}.pt", weights_only=True) for folder in (whole, stopped))
+        assert torch.equal(one, other)
 
 
 def test_an_error_on_one_rank_is_raised_on_all(tmp_path):

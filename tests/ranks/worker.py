@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -29,15 +30,17 @@ class Breaking(nn.Module):
 
 
 class Ending(nn.Module):
-    """A network that ends the process of rank 1 once two steps are kept in a folder."""
+    """A network that ends the process of rank 1, or waits to be ended, once two steps are kept in a folder."""
 
-    def __init__(self, folder: Path, ends: bool):
+    def __init__(self, folder: Path, how: str):
         super().__init__()
-        self.inner, self.folder, self.ends = network(), folder, ends
+        self.inner, self.folder, self.how = network(), folder, how
 
     def forward(self, x):
-        if self.ends and rank() == 1 and (self.folder / "step 2.safetensors").exists():
-            os._exit(3)
+        if (self.folder / "step 2.safetensors").exists():
+            if self.how == "ends" and rank() == 1:
+                os._exit(3)
+            time.sleep(1.0 if self.how == "waits" else 0.0)
         return self.inner(x)
 
 
@@ -77,11 +80,11 @@ def kept(folder: Path):
     return gaussian(method=lw.Krylov(rtol=1e-8), checkpoint=folder)
 
 
-def in_steps(folder: Path, ends: bool = False):
+def in_steps(folder: Path, how: str = "goes on"):
     """Three columns a step, so that there are many of them."""
     data = normal(N, 4, seed=1), normal(N, 3, seed=2)
     options = {"prior": lw.Isotropic(0.1), "method": lw.Krylov(rtol=1e-8), "draws": 1, "seed": 7}
-    return lw.fit(Ending(folder, ends).eval(), data, lw.Gaussian(0.1), checkpoint=folder, **options)
+    return lw.fit(Ending(folder, how).eval(), data, lw.Gaussian(0.1), checkpoint=folder, **options)
 
 
 HELD_OUT = labelled(40, 5)
@@ -146,14 +149,16 @@ def broken() -> None:
 def main(job: str, folder: Path, ranks: int) -> None:
     torch.set_num_threads(1)
     if job.startswith("group "):  # the caller's own group, made before
-        dist.init_process_group("gloo", init_method=f"file://{folder}/meet{ranks}", rank=rank(), world_size=ranks)
+        dist.init_process_group(
+            "gloo", init_method=f"file://{folder}/meet-{job.split()[-1]}-{ranks}", rank=rank(), world_size=ranks
+        )
     match job.removeprefix("group "):
         case "different":
             different()
         case "raises":
             broken()
-        case "ends" | "goes on" as how:
-            torch.save(in_steps(folder / "kept", how == "ends").draws, folder / f"{rank()}.pt")
+        case "ends" | "waits" | "goes on" as how:
+            torch.save(in_steps(folder / "kept", how).draws, folder / f"{rank()}.pt")
         case which:
             chosen = FITS if which == "all" else {name: FITS[name] for name in FEW}
             if which == "few":
