@@ -333,6 +333,8 @@ CELLS = {
     "weights": {"reader": "weights", "cases": 1_500, "seed": 0},
     "checkpoint": {"reader": "checkpoint", "cases": 500, "seed": 0},
     "variational": {"reader": "variational", "cases": 1_000, "seed": 0},
+    "symmetry": {"reader": "symmetry", "cases": 1_000, "seed": 0},
+    "cifar": {"reader": "cifar", "cases": 1_500, "seed": 0},
     "run": {"reader": "run", "cases": 1_000, "seed": 0},
 }
 CELLS = {"a few idx files": {"reader": "idx", "cases": 100, "seed": 1}, **CELLS}

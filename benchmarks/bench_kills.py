@@ -43,10 +43,20 @@ def child(seed: int, kind: str, checkpoint: Path, result: Path) -> int:
     number = os.fork()
     if number:
         return number
+    failed = 1
     try:
         np.save(result, fit(seed, kind, checkpoint).draws.numpy())
+        failed = 0
     finally:
-        os._exit(0)
+        os._exit(failed)
+
+
+def damaged(folder: Path) -> list[str]:
+    """Files under their final names that are not whole: none is ever to be seen."""
+    from lapwing.linalg.journal import Journal
+
+    names = [path.stem for path in folder.glob("*.safetensors")]
+    return [name for name in names if Journal(folder).read(name) is None]
 
 
 def measure(kind: str, kills: int, seed: int) -> dict:
@@ -55,6 +65,7 @@ def measure(kind: str, kills: int, seed: int) -> dict:
     torch.set_num_threads(1)
     random, done, rounds, different, longest = np.random.default_rng(seed), 0, 0, 0, 0
     moments: dict[int, int] = {}
+    broken: list[str] = []
     with tempfile.TemporaryDirectory() as name:
         while done < kills:
             folder, result = Path(name) / str(rounds), Path(name) / f"{rounds}.npy"
@@ -69,6 +80,9 @@ def measure(kind: str, kills: int, seed: int) -> dict:
                     os.kill(process, signal.SIGKILL)
                 _, status = os.waitpid(process, 0)
                 killed = os.WIFSIGNALED(status)
+                if not killed and os.waitstatus_to_exitcode(status):
+                    raise RuntimeError("a fit failed by itself; its message is above")
+                broken += damaged(folder)
                 done, here = done + killed, here + killed
                 found = len(list(folder.glob("*.safetensors"))) if folder.exists() else 0
                 moments[found] = moments.get(found, 0) + killed
@@ -76,7 +90,7 @@ def measure(kind: str, kills: int, seed: int) -> dict:
             rounds, longest = rounds + 1, max(longest, here)
     return {
         "kills": done, "fits": rounds, "most_kills_of_one_fit": longest, "files_at_kill": {str(k): v for k, v in sorted(moments.items()) if v},
-        "fits_with_other_bits": different, "bits_difference": float(different),
+        "fits_with_other_bits": different, "bits_difference": float(different), "damaged_files": len(broken), "whole_difference": float(len(broken)),
     }  # fmt: skip
 
 

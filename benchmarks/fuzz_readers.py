@@ -1,9 +1,10 @@
-"""Files of more kinds for bench_fuzz: pictures, DICOM, Parquet, weights, fits of other families, settings of a run."""
+"""Files of more kinds for bench_fuzz: pictures, DICOM, Parquet, weights, fits of other families, data, settings of a run."""
 
 from __future__ import annotations
 
 import io
 import json
+import pickle
 import struct
 import warnings
 import zlib
@@ -176,6 +177,44 @@ def variational(folder: Path) -> tuple[list[bytes], Check]:
     return files, check
 
 
+def symmetry(folder: Path) -> tuple[list[bytes], Check]:
+    from lapwing.symmetry import Affine, SymmetryModel
+    from lapwing.symmetry.inference import Training
+    from lapwing.symmetry.model import Settings
+
+    images = torch.rand(24, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    files = []
+    for shape in ("spline", "gaussian"):
+        settings = Settings(8, Training(steps=2, batch_size=6), Training(steps=2, batch_size=6), shape=shape)
+        model = SymmetryModel(Affine.of(rotation=1.0, scale=0.2), settings).fit(images, progress=False)
+        files.append(model.save(folder / "one.safetensors").read_bytes())
+
+    def check(path: Path) -> None:
+        found = SymmetryModel.load(path)
+        assert found.prototype(images[:3]).shape == (3, 1, 8, 8)
+
+    return files, check
+
+
+def cifar(folder: Path) -> tuple[list[bytes], Check]:
+    """A batch of CIFAR-10 as its authors give it, for Python and as plain bytes."""
+    from lapwing.bench.data import images
+
+    del folder
+    random = np.random.default_rng(0)
+    rows, labels = random.integers(0, 256, (3, 3072), dtype=np.uint8), [1, 2, 0]
+    pickled = pickle.dumps({b"data": rows, b"labels": labels, b"batch_label": b"one"}, protocol=2)
+    plain = np.concatenate([np.array(labels, np.uint8)[:, None], rows], axis=1).tobytes()
+
+    def check(path: Path) -> None:
+        read = images._cifar_python if path.read_bytes()[:1] == b"\x80" else images._cifar_binary
+        found, answers = images._cifar_batch(path, read)
+        assert found.nbytes <= path.stat().st_size
+        assert len(found) == len(answers)
+
+    return [pickled, plain], check
+
+
 def runs(folder: Path) -> tuple[list[bytes], Check]:
     from lapwing.cli import folders
 
@@ -198,7 +237,8 @@ def in_header(content: bytes, random: np.random.Generator, odd: Callable[[Any, n
         header = odd(header, random)
     else:
         metadata = header["__metadata__"]
-        metadata["lapwing"] = json.dumps(odd(json.loads(metadata["lapwing"]), random))
+        name = next(name for name in metadata if name.startswith("lapwing"))
+        metadata[name] = json.dumps(odd(json.loads(metadata[name]), random))
         metadata.pop("checksum", None)  # files from before there was one are read too
     text = json.dumps(header).encode()
     return struct.pack("<Q", len(text)) + text + body
@@ -220,5 +260,7 @@ def readers(
         "weights": (weights, "file.pt", in_weights),
         "checkpoint": (checkpoints, "file.pt", in_weights),
         "variational": (variational, "file.safetensors", lambda content, random: in_header(content, random, odd)),
+        "symmetry": (symmetry, "file.safetensors", lambda content, random: in_header(content, random, odd)),
+        "cifar": (cifar, "data_batch", None),
         "run": (runs, "file.json", lambda content, random: json.dumps(odd(json.loads(content), random)).encode()),
     }

@@ -2,6 +2,7 @@
 
 import copy
 
+import mpmath
 import pytest
 import torch
 from torch import nn
@@ -9,6 +10,7 @@ from torch import nn
 import lapwing as lw
 from lapwing.bayes.modes import newton
 from lapwing.bayes.modes.tangent import Known
+from lapwing.bayes.noise import DATA, PRIOR, Noise
 from lapwing.bayes.posterior.tuning import curves
 from lapwing.bayes.predictive import spreads
 from lapwing.bayes.statistics import Ritz
@@ -215,3 +217,59 @@ def test_a_preconditioner_that_is_none_costs_steps_and_not_the_mode():
     found, _ = newton._by_cg(loss, outputs[:, 0], gradient, 1e-20, Wrong())
     expected = torch.linalg.solve(loss.hessian(outputs[:, 0]).dense(), gradient)  # dense, by another route
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-8)
+
+
+def told_by(posterior: lw.Posterior) -> float:
+    return posterior.diagnostics.get("error_bound", posterior.diagnostics.get("round_off"))
+
+
+def exactly(features, targets, noise_std, precisions, data_noise, prior_noise):
+    """The mean and the draws that belong to the noise, with sixty digits, and √γ: how wide draws are on the data."""
+    with mpmath.workdps(60):
+        G, y, xi, theta = (
+            mpmath.matrix(part.tolist()) for part in (features, targets[:, None], data_noise, prior_noise)
+        )
+        beta, alpha = 1 / mpmath.mpf(noise_std) ** 2, [mpmath.mpf(value) for value in precisions.tolist()]
+        inverse = mpmath.inverse(beta * (G.T * G) + mpmath.diag(alpha))
+        root = mpmath.diag([mpmath.sqrt(value) for value in alpha])
+        draws = inverse * (mpmath.sqrt(beta) * (G.T * xi) + root * theta)
+        gamma = len(alpha) - sum(value * inverse[i, i] for i, value in enumerate(alpha))
+        return G, inverse * (beta * (G.T * y)), draws, float(mpmath.sqrt(gamma))
+
+
+METHODS = {"exact": lw.Exact(), "by group": lw.Exact(), "krylov": lw.Krylov(rtol=1e-3), "cg": lw.CG(rtol=1e-8)}
+
+
+@pytest.mark.parametrize("shape", [(40, 9), (9, 23)], ids=["tall", "wide"])
+@pytest.mark.parametrize("condition", [1e6, 1e12])
+@pytest.mark.parametrize("noise_std", [1e-3, 1e-6, 1e-9])
+def test_draws_and_means_are_those_of_sixty_digits_or_not_converged(condition, noise_std, shape):
+    """Directions that data know a little, behind others that they know 1e12 times better, are not lost."""
+    n, d = shape
+    values = torch.logspace(0, -torch.tensor(condition).log10().item(), 9, dtype=torch.float64)
+    features = orthonormal(n, 9, 1) * values @ orthonormal(d, 9, 2).mT
+    y = features @ normal(d, seed=3) + noise_std * normal(n, seed=4)
+    noise = [Noise(1, stream).rows(0, size, 2) for stream, size in ((DATA, n), (PRIOR, d))]
+    alone = torch.full((d,), 0.5, dtype=torch.float64)
+    groups = torch.where(torch.arange(d) < 4, 0.5, 2.0).double()
+    truths = {grouped: exactly(features, y, noise_std, (alone, groups)[grouped], *noise) for grouped in (False, True)}
+    for name, method in METHODS.items():
+        prior = lw.PerGroup({"a": slice(0, 4), "b": slice(4, d)}, {"a": 0.5, "b": 2.0})
+        posterior = lw.infer(
+            lw.LinearModel(features, y, lw.Gaussian(noise_std)), method=method, draws=2, seed=1,
+            prior=prior if name == "by group" else lw.Isotropic(0.5),
+        )  # fmt: skip
+        G, mean, draws, width = truths[name == "by group"]
+        found = torch.cat([posterior.deviations, posterior.mean[:, None]], dim=1)
+        with mpmath.workdps(60):
+            wrong = [mpmath.matrix(found[:, j].tolist()) - (draws[:, j] if j < 2 else mean) for j in range(3)]
+            error = max(float(mpmath.norm(G * column)) for column in wrong) / noise_std / width
+        if method == lw.Exact():
+            told, by_singular_values = told_by(posterior), "svd" in posterior.diagnostics["method"]
+            assert told < 1e-4  # it is usable, and says so
+            # of variances; a singular value that comes from a Gram matrix is known to the root of that
+            assert error <= (100 * told if by_singular_values else told**0.5), (name, error, told)
+        elif posterior.diagnostics["converged"]:
+            assert error <= 2 * told_by(posterior), (name, error, told_by(posterior))  # γ itself is estimated
+        else:
+            assert told_by(posterior) > 1e-3

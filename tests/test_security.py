@@ -52,6 +52,38 @@ def test_the_lock_has_a_digest_for_every_constraint_and_no_address():
     assert "://" not in lock
 
 
+WORK = """
+import socket, sys
+
+def watched(event, arguments):
+    if event in ("socket.connect", "socket.getaddrinfo", "socket.bind", "subprocess.Popen", "os.system"):
+        raise RuntimeError(f"{event} {arguments!r}")
+
+sys.addaudithook(watched)
+import torch
+import lapwing as lw
+
+x = torch.linspace(-1, 1, 60).reshape(20, 3)
+model = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Tanh(), torch.nn.Linear(5, 2)).eval()
+for y, likelihood in ((x[:, :2], lw.Gaussian()), (torch.arange(20) % 2, lw.Categorical())):
+    for method in (lw.Exact(), lw.Krylov()):
+        posterior = lw.fit(model, (x, y), likelihood, method=method, prior=lw.Isotropic(1.0), checkpoint=None)
+        again = lw.load(posterior.save(sys.argv[1] + "/posterior"), model)
+        assert again.predict(x).std.isfinite().all()
+try:
+    socket.create_connection(("127.0.0.1", 9))
+except RuntimeError as error:
+    print("noticed:", error)
+"""
+
+
+def test_fits_and_files_open_no_connection_and_start_no_program(tmp_path):
+    """By Python's own audit events, and one that is raised on purpose."""
+    done = subprocess.run([sys.executable, "-c", WORK, tmp_path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.startswith("noticed: socket.")
+
+
 def calls(path: Path) -> set[str]:
     """Names of the functions a file calls, with the module before a dot."""
     nodes = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))

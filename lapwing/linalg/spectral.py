@@ -12,6 +12,7 @@ from lapwing.linalg.memory import check_memory
 from lapwing.linalg.operators import Dense, LinearOperator, gram, row_gram
 
 Side = Literal["primal", "dual", "svd"]
+COARSE = 1e-8  # round-off of a Gram matrix, relative to the prior, that calls for singular values
 STORED_BYTES = 2**29  # eigenvectors beyond this size are not stored but made from the data
 
 
@@ -26,6 +27,7 @@ class Spectrum:
 
     right: LinearOperator  # V: (d, rank)
     values: Tensor  # (rank,), not negative
+    own: Tensor | None = None  # (n, rank), U where it came with V, orthonormal even where √s is round-off
 
     @property
     def vectors(self) -> Tensor:  # (d, rank)
@@ -52,13 +54,19 @@ class Spectrum:
             return (self.right.T @ rows.mT).mT
         return (self.right.T @ rows.mT.to(self.right.like)).mT.double()
 
-    def left(self, operator: LinearOperator, columns: Tensor) -> Tensor:  # (n, k) -> (rank, k)
-        """Uᵀ times columns, with G = U diag(√s) Vᵀ: one product with Gᵀ."""
+    def left(self, operator: LinearOperator, columns: Tensor, start: int = 0) -> Tensor:  # (n, k) -> (rank, k)
+        """Uᵀ times columns, with G = U diag(√s) Vᵀ: one product with Gᵀ; of a part of G, `start` is its first row."""
+        if self.own is not None:
+            return self.own[start : start + len(columns)].mT @ columns.double()
         back = operator.rmatmat(columns.to(operator.like))
         return self.determined[:, None] * (self.right.T @ back.to(self.right.like)).double()
 
-    def left_adjoint(self, operator: LinearOperator, coefficients: Tensor) -> Tensor:  # (rank, k) -> (n, k)
-        """U times coefficients: one product with G."""
+    def left_adjoint(
+        self, operator: LinearOperator, coefficients: Tensor, start: int = 0
+    ) -> Tensor:  # (rank, k) -> (n, k)
+        """U times coefficients: one product with G; of a part of G, `start` is its first row."""
+        if self.own is not None:
+            return self.own[start : start + operator.shape[0]] @ coefficients
         return operator.matmat(self.expand(self.determined[:, None] * coefficients).to(operator.like))
 
 
@@ -87,6 +95,13 @@ def decompose(operator: LinearOperator, side: Side | None = None) -> Spectrum:
         advice,
     )
     return {"primal": _primal, "dual": _dual, "svd": _svd}[side](operator)
+
+
+def decompose_whitened(operator: LinearOperator) -> Spectrum:
+    """The spectrum of GᵀG, G in units of noise and prior; from singular values where a Gram matrix is too coarse."""
+    spectrum = decompose(operator)
+    largest = float(spectrum.values.max()) if len(spectrum.values) else 0.0
+    return spectrum if largest * torch.finfo(spectrum.values.dtype).eps <= COARSE else decompose(operator, "svd")
 
 
 advice = "use fewer columns (or rows), or select a part of the weights"
@@ -129,5 +144,5 @@ def by_rows(operator: LinearOperator) -> tuple[Spectrum, Tensor]:
 
 
 def _svd(operator: LinearOperator) -> Spectrum:
-    _, singular, right = torch.linalg.svd(operator.dense().double(), full_matrices=False)
-    return Spectrum(Dense(right.mT.contiguous()), singular.square())
+    left, singular, right = torch.linalg.svd(operator.dense().double(), full_matrices=False)
+    return Spectrum(Dense(right.mT.contiguous()), singular.square(), left)

@@ -36,7 +36,7 @@ from lapwing.bayes.statistics import (
 from lapwing.linalg.krylov import Block
 from lapwing.linalg.operators import Dense, LinearOperator, as_operator, row_blocks
 from lapwing.linalg.progress import reporter
-from lapwing.linalg.spectral import Side, decompose
+from lapwing.linalg.spectral import COARSE, Side, decompose
 from lapwing.linear.fitting import centre, fitted_whole, row_weights
 
 DRAWS = 32  # of a matrix-free fit
@@ -239,7 +239,7 @@ class BayesianRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
         nothing, empty = (torch.empty(size, 0, dtype=torch.float64) for size in scaled.shape)
         parts = [project(scaled, spectrum, y, nothing, empty, weights, ones) for y in targets.mT]
         optima = [self._tuned(part, prior) for part in parts]
-        if side is None and any(gram_error((part,), o.at) > 1e-8 for part, o in zip(parts, optima, strict=True)):
+        if side is None and any(gram_error((part,), o.at) > COARSE for part, o in zip(parts, optima, strict=True)):
             return self._exact(scaled, targets, weights, prior, "svd")  # almost no noise: a Gram matrix is too coarse
         return tuple(self._fitted(part, o, prior, empty) for part, o in zip(parts, optima, strict=True))
 

@@ -49,6 +49,8 @@ def load(path: Path | str) -> SymmetryModel:
         model = SymmetryModel(Affine.of(**plain["group"]), Settings(**told, **stages))
         prototypes = tensors["prototypes"]
         pixels = prototypes[0].numel()
+        if model.settings.width not in {size for tensor in tensors.values() for size in tensor.shape}:
+            raise ValueError("no tensor is as wide as its settings say")  # noqa: TRY301
         poser = seeded(0, lambda: Poser(model.group, pixels, model.settings.width))
         poses = seeded(0, lambda: model._poses(pixels))
         modules: tuple[tuple[str, nn.Module], ...] = (("poser.", poser), ("poses.", poses))
@@ -58,8 +60,8 @@ def load(path: Path | str) -> SymmetryModel:
         settings = plain["noise_variance"], plain["width"], model.settings.interpolation
         bound = Bound(poser.eval(), poses.eval(), subspace, *settings)
         return SymmetryModel(model.group, model.settings, Learnt(bound, prototypes, tuple(plain["poser_curve"])))
-    except (KeyError, TypeError, RuntimeError) as error:
-        words = str(error).splitlines()[0][:90]
+    except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError, RuntimeError) as error:
+        words = str(error).splitlines()[0][:90] if str(error) else type(error).__name__
         raise ValueError(f"{path}: not a whole symmetry model ({words}): save it again") from error
 
 
@@ -74,9 +76,13 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise ValueError(f"{path}: cannot be read as safetensors: save the model again") from error
     if header is None:
         raise ValueError(f"{path}: not a symmetry model that lapwing saved")
-    plain = json.loads(header)
-    if plain.get("format") != FORMAT:
-        raise ValueError(f"{path}: format {plain.get('format')!r}, this lapwing reads {FORMAT}")
+    try:
+        plain = json.loads(header)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: its header is damaged: save the model again") from error
+    known = plain.get("format") if isinstance(plain, dict) else None
+    if known != FORMAT:
+        raise ValueError(f"{path}: format {known!r}, this lapwing reads {FORMAT}")
     return tensors, plain
 
 

@@ -223,6 +223,15 @@ class TestCifar:
         with pytest.raises(FileNotFoundError, match="lacks data_batch_3.bin"):
             data.cifar10()
 
+    @pytest.mark.parametrize(
+        "content", [b"", b"\x80\x02", pickle.dumps([1], 2), pickle.dumps({b"data": [[1]], b"labels": [2]}, 2)]
+    )
+    def test_damaged_pickles(self, folder, random, content):
+        self.written(folder, random, "py")
+        (folder / "cifar-10-batches-py" / "data_batch_2").write_bytes(content)
+        with pytest.raises(ValueError, match=r"data_batch_2 is damaged .*: unpack the archive of CIFAR-10 anew"):
+            data.cifar10()
+
     def test_jpeg(self, folder, random):
         smooth = np.linspace(0, 200, 32).astype(np.uint8)
         colours = random.integers(0, 50, (20, 3)).astype(np.uint8)

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -16,18 +17,31 @@ N = 23  # no multiple of 2 or 3
 
 
 class Breaking(nn.Module):
-    """A linear layer that ends its process, or raises, once rank 1 works on its share of the data, 12 of 23."""
+    """A linear layer that raises once rank 1 works on its share of the data, 12 of 23."""
 
-    def __init__(self, how: str):
+    def __init__(self):
         super().__init__()
-        self.layer, self.how = nn.Linear(4, 3).double(), how
+        self.layer = nn.Linear(4, 3).double()
 
     def forward(self, x):
         if len(x) == 12 and rank() == 1:
-            if self.how == "dies":
-                os._exit(3)
             raise ArithmeticError("the network of rank 1 has had enough")
         return torch.relu(self.layer(x))
+
+
+class Ending(nn.Module):
+    """A network that ends the process of rank 1, or waits to be ended, once two steps are kept in a folder."""
+
+    def __init__(self, folder: Path, how: str):
+        super().__init__()
+        self.inner, self.folder, self.how = network(), folder, how
+
+    def forward(self, x):
+        if (self.folder / "step 2.safetensors").exists():
+            if self.how == "ends" and rank() == 1:
+                os._exit(3)
+            time.sleep(1.0 if self.how == "waits" else 0.0)
+        return self.inner(x)
 
 
 def rank() -> int:
@@ -64,6 +78,13 @@ def from_data_set():
 
 def kept(folder: Path):
     return gaussian(method=lw.Krylov(rtol=1e-8), checkpoint=folder)
+
+
+def in_steps(folder: Path, how: str = "goes on"):
+    """Three columns a step, so that there are many of them."""
+    data = normal(N, 4, seed=1), normal(N, 3, seed=2)
+    options = {"prior": lw.Isotropic(0.1), "method": lw.Krylov(rtol=1e-8), "draws": 1, "seed": 7}
+    return lw.fit(Ending(folder, how).eval(), data, lw.Gaussian(0.1), checkpoint=folder, **options)
 
 
 HELD_OUT = labelled(40, 5)
@@ -118,22 +139,26 @@ def different() -> None:
     lw.fit(network(), data, lw.Gaussian(), draws=2)
 
 
-def broken(how: str) -> None:
+def broken() -> None:
     with torch.random.fork_rng():
         torch.manual_seed(3)
-        model = Breaking(how).eval()
+        model = Breaking().eval()
     lw.fit(model, (normal(N, 4, seed=1), normal(N, 3, seed=2)), lw.Gaussian(0.1), method=lw.Krylov(), draws=5)
 
 
 def main(job: str, folder: Path, ranks: int) -> None:
     torch.set_num_threads(1)
     if job.startswith("group "):  # the caller's own group, made before
-        dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank(), world_size=ranks)
+        dist.init_process_group(
+            "gloo", init_method=f"file://{folder}/meet-{job.split()[-1]}-{ranks}", rank=rank(), world_size=ranks
+        )
     match job.removeprefix("group "):
         case "different":
             different()
-        case "dies" | "raises" as how:
-            broken(how)
+        case "raises":
+            broken()
+        case "ends" | "waits" | "goes on" as how:
+            torch.save(in_steps(folder / "kept", how).draws, folder / f"{rank()}.pt")
         case which:
             chosen = FITS if which == "all" else {name: FITS[name] for name in FEW}
             if which == "few":

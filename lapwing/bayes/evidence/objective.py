@@ -18,7 +18,7 @@ from lapwing.bayes.priors import DiagonalPrior
 from lapwing.bayes.statistics import Statistics, compressed
 from lapwing.linalg.estimators import Estimate
 from lapwing.linalg.operators import Dense
-from lapwing.linalg.spectral import Spectrum, decompose
+from lapwing.linalg.spectral import Spectrum, decompose_whitened
 
 LOG_2PI = float(np.log(2 * np.pi))
 
@@ -147,7 +147,8 @@ def effective_dimension(fit: Tensor, penalty: Tensor, size: int) -> EffectiveDim
 
 
 def _mean_of(values: Tensor) -> Estimate:
-    return Estimate(float(values.mean()), float(values.std() / len(values) ** 0.5))
+    error = float(values.std()) / len(values) ** 0.5 if len(values) > 1 else float("inf")  # one says nothing of itself
+    return Estimate(float(values.mean()), error)
 
 
 def shift_invariant(statistics: Statistics) -> Callable[[Precisions], Moments]:
@@ -179,7 +180,7 @@ def general(statistics: tuple[Statistics, ...], group_of: Tensor, groups: int) -
     def moments(at: Precisions) -> Moments:
         noise_root, prior_std = at.noise.sqrt()[noise_of], at.prior.rsqrt()[group_of]
         whitened = Dense(noise_root[:, None] * rows * prior_std)
-        spectrum = decompose(whitened)
+        spectrum = decompose_whitened(whitened)
         k = spectrum.values
         left = spectrum.left_adjoint(whitened, torch.eye(len(k), dtype=k.dtype))
         y = left.mT @ (noise_root * targets)

@@ -50,7 +50,7 @@ from lapwing.linalg.journal import Journal
 from lapwing.linalg.memory import available_bytes
 from lapwing.linalg.operators import check_adjoint
 from lapwing.linalg.progress import Report
-from lapwing.linalg.spectral import Side, round_off
+from lapwing.linalg.spectral import COARSE, Side, round_off
 
 MODE_ROUNDS = 20
 SEARCH_RTOL = 0.1  # of a Krylov space while the precision is looked for
@@ -130,7 +130,7 @@ def _exact(task: Task, method: Exact, why: str) -> Solved:
             statistics, task.prior, task.choice, task.model.gaussian, task.tangent, task.by_evidence, task.report
         )
         error = gram_error(statistics, optimum.at)
-        if side == "svd" or error <= 1e-8:
+        if side == "svd" or error <= COARSE:
             break
         side, why = "svd", "noise so small beside the prior that a Gram matrix would be too coarse"
     found = {

@@ -138,14 +138,14 @@ def project(
     noise = Dense(normals) if isinstance(normals, Tensor) else normals
 
     def seen(start: int, stop: int, part: LinearOperator) -> Tensor:
-        return spectrum.left(part, torch.cat([targets[start:stop, None], noise.rows(start, stop)], dim=1))
+        return spectrum.left(part, torch.cat([targets[start:stop, None], noise.rows(start, stop)], dim=1), start)
 
     def unseen(start: int, stop: int, part: LinearOperator) -> Tensor:
-        return (targets[start:stop] - spectrum.left_adjoint(part, both[:, :1])[:, 0]).square().sum()
+        return (targets[start:stop] - spectrum.left_adjoint(part, both[:, :1], start)[:, 0]).square().sum()
 
     both = over_parts(scaled, seen)
     return Statistics(
-        basis=spectrum,
+        basis=replace(spectrum, own=None),  # as large as the features, and needed no more
         values=spectrum.values,
         targets=both[:, 0],
         remainder=float(over_parts(scaled, unseen)),

@@ -14,7 +14,7 @@ from lapwing.bayes.statistics.statistics import Statistics, compressed, project
 from lapwing.linalg.estimators import Estimate
 from lapwing.linalg.memory import available_bytes
 from lapwing.linalg.operators import BLOCK_ELEMENTS, Dense, LinearOperator, row_blocks
-from lapwing.linalg.spectral import Spectrum, decompose
+from lapwing.linalg.spectral import Spectrum, decompose_whitened
 
 NO_CLOSED_FORM = (
     "this posterior was inferred by a matrix-free method, which has no closed-form covariance: "
@@ -126,6 +126,6 @@ def whiten(
         return Whitened(prior.std, rescaled)
     rows, targets, noise = compressed(statistics, noise_precision)
     whitened, ones = Dense(rows * prior.precision.rsqrt()[prior.group_of]), torch.ones_like(targets)
-    seen = project(whitened, decompose(whitened), targets, noise, prior_noise, ones, ones)
+    seen = project(whitened, decompose_whitened(whitened), targets, noise, prior_noise, ones, ones)
     count = sum(s.count for s in statistics)
     return Whitened(prior.std, replace(seen, remainder=remainder + seen.remainder, count=count, log_weight=log_weight))

@@ -153,10 +153,17 @@ def _cifar_binary(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _cifar_python(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    with path.open("rb") as file:
-        content = _ArraysOnly(file, encoding="bytes").load()
-    content = {key.decode() if isinstance(key, bytes) else key: value for key, value in content.items()}
-    return np.asarray(content["data"], np.uint8), np.asarray(content["labels"], np.uint8)
+    try:
+        with path.open("rb") as file:
+            content = _ArraysOnly(file, encoding="bytes").load()
+        content = {key.decode() if isinstance(key, bytes) else key: value for key, value in content.items()}
+        rows, labels = (np.asarray(content[key], np.uint8) for key in ("data", "labels"))
+        if rows.shape != (len(labels), 3072) or not rows.size:
+            raise ValueError(f"pictures of shape {rows.shape} and {len(labels)} labels")  # noqa: TRY301
+    except Exception as error:  # a damaged pickle may raise anything
+        words = str(error).splitlines()[0][:90] if str(error) else type(error).__name__
+        raise ValueError(f"{path} is damaged ({words}): unpack the archive of CIFAR-10 anew") from error
+    return rows, labels
 
 
 class _ArraysOnly(pickle.Unpickler):

@@ -172,6 +172,13 @@ def test_effective_dimension_from_draws_is_unbiased_with_the_stated_spread():
     )
 
 
+def test_one_draw_says_nothing_of_its_own_error():
+    estimates = evidence.effective_dimension(torch.tensor([3.0]).double(), torch.tensor([4.0]).double(), 9)
+    assert estimates.function_space == evidence.Estimate(3.0, float("inf"))
+    assert estimates.weight_space == evidence.Estimate(5.0, float("inf"))
+    assert estimates.combined.standard_error == float("inf")
+
+
 def test_evidence_curve_peaks_at_the_tuned_precision():
     posterior = infer(LinearModel(TALL_OUTPUTS.features, TALL_OUTPUTS.targets, Gaussian()), prior=Isotropic())
     curve = posterior.curve
