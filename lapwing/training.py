@@ -6,13 +6,13 @@
 
 from __future__ import annotations
 
-import os
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Protocol, final
 
@@ -21,6 +21,7 @@ from torch import Generator, Tensor, nn
 from torch.func import functional_call
 
 from lapwing.arrays import check_archive
+from lapwing.atomic import write as write_atomically
 from lapwing.bayes.likelihoods import Categorical, Curved, Likelihood
 from lapwing.linalg.memory import available_bytes
 from lapwing.linalg.progress import Report, reporter
@@ -327,13 +328,9 @@ class _Run:
             "best": None if self.best is None else list(self.best),
             "generator": generator.get_state(), "global": torch.get_rng_state(),
         }  # fmt: skip
-        self.checkpoint.parent.mkdir(parents=True, exist_ok=True)
-        fresh = self.checkpoint.with_name(f"{self.checkpoint.name}.{os.getpid()}.tmp")
-        try:
-            torch.save(content, fresh)
-            fresh.replace(self.checkpoint)
-        finally:
-            fresh.unlink(missing_ok=True)
+        buffer = BytesIO()
+        torch.save(content, buffer)
+        write_atomically(self.checkpoint, buffer.getvalue())
 
     def resume(self, generator: Generator, epochs: int) -> int:
         """The number of epochs behind us: those of the checkpoint, where there is one."""

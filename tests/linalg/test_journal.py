@@ -2,10 +2,12 @@
 
 import errno
 import os
+import resource
 import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -125,6 +127,39 @@ def test_a_full_disk_ends_the_run_and_leaves_what_was_kept(tmp_path, monkeypatch
             fit("primal", tmp_path)
     assert len(list(tmp_path.iterdir())) == 5  # whole files, no part of another
     assert torch.equal(fit("primal", tmp_path).draws, fit("primal", tmp_path / "other").draws)
+
+
+@contextmanager
+def files_up_to(size: int):
+    """The system itself refuses to write more into a file, in the middle of writing it."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_a_file_that_has_no_room_leaves_what_was_kept(tmp_path):
+    whole = fit("primal", tmp_path / "whole")
+    sizes = {path.name: path.stat().st_size for path in (tmp_path / "whole").iterdir()}
+    with (
+        files_up_to(sizes["step 2.safetensors"] - 1),
+        pytest.raises(OSError, match="the checkpoint could not be written .*make room or choose another folder"),
+    ):
+        fit("primal", tmp_path / "short")
+    kept = {path.name: path.stat().st_size for path in (tmp_path / "short").iterdir()}
+    assert kept == {name: size for name, size in sizes.items() if size < sizes["step 2.safetensors"]}
+    assert torch.equal(fit("primal", tmp_path / "short").draws, whole.draws)
+
+
+def test_a_posterior_that_has_no_room_leaves_the_one_before(tmp_path):
+    path = fit("primal", None).save(tmp_path / "posterior")
+    before = path.read_bytes()
+    with files_up_to(len(before) // 2), pytest.raises(OSError, match="File too large"):
+        fit("dual", None).save(path)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_folder_that_cannot_be_written_says_so(tmp_path):

@@ -71,27 +71,24 @@ def test_a_script_started_by_torchrun_gives_the_answer_of_one_process(tmp_path, 
         assert torch.allclose(several, resumed, rtol=1e-9, atol=1e-9)
 
 
-def test_three_ranks_in_a_group_of_the_caller_with_uneven_shares(tmp_path, alone):
-    assert ended(start("few", tmp_path, 3)) == [(0, "")] * 3
-    check_same(tmp_path, 3, {name: alone[name] for name in worker.FEW})
-
-
-def test_a_rank_that_dies_ends_the_job_and_what_was_kept_serves_any_number_of_them(tmp_path):
+def test_three_ranks_with_uneven_shares_go_on_where_one_of_two_has_died(tmp_path, alone):
+    """In a group of the caller: the answer is that of one process, and what was kept serves any number of them."""
     (first, said), (second, _) = ended(start("ends", tmp_path, 2))
     assert (first, second) == (1, 3)
     assert "rank 0 of 2 lost another rank" in said
-    kept = {path.name: path.read_bytes() for path in (tmp_path / "kept").iterdir()}
+    kept = {path.name: path.read_bytes() for path in (tmp_path / "steps").iterdir()}
     whole = worker.in_steps(tmp_path / "whole").draws
     assert {"step 1.safetensors", "step 2.safetensors"} <= kept.keys()
     assert len(kept) + 3 < len(list((tmp_path / "whole").iterdir()))  # it was far from its end
-    shutil.copytree(tmp_path / "kept", tmp_path / "copy")
+    shutil.copytree(tmp_path / "steps", tmp_path / "copy")
     found = [worker.in_steps(tmp_path / "copy").draws]  # one process
-    assert ended(start("goes on", tmp_path, 3)) == [(0, "")] * 3
-    found += [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(3)]
+    assert ended(start("few", tmp_path, 3)) == [(0, "")] * 3
+    check_same(tmp_path, 3, {name: alone[name] for name in worker.FEW})
+    found += [torch.load(tmp_path / f"steps {rank}.pt", weights_only=True) for rank in range(3)]
     for draws in found:
         # round-off of sums in another order, through a solve of condition 1e5
         torch.testing.assert_close(draws, whole, rtol=1e-9, atol=1e-9)
-    for folder in ("kept", "copy"):
+    for folder in ("steps", "copy"):
         again = {name: (tmp_path / folder / name).read_bytes() for name in kept}
         assert again == kept  # read, and not made again
 
@@ -105,7 +102,7 @@ def test_ranks_that_are_told_to_stop_go_on_to_the_same_bits(number, tmp_path):
         folder.mkdir()
     assert ended(start("goes on", whole, 2)) == [(0, "")] * 2
     processes, deadline = start("waits", stopped, 2), time.monotonic() + 50
-    while not (stopped / "kept" / "step 2.safetensors").exists() and time.monotonic() < deadline:
+    while not (stopped / "steps" / "step 2.safetensors").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     for process in processes:
         process.send_signal(number)
@@ -114,7 +111,7 @@ def test_ranks_that_are_told_to_stop_go_on_to_the_same_bits(number, tmp_path):
     assert number == signal.SIGKILL or any("run the same again to go on" in text for _, text in said), said
     assert ended(start("goes on", stopped, 2)) == [(0, "")] * 2
     for rank in range(2):
-        one, other = (torch.load(folder / f"{rank}.pt", weights_only=True) for folder in (whole, stopped))
+        one, other = (torch.load(folder / f"steps {rank}.pt", weights_only=True) for folder in (whole, stopped))
         assert torch.equal(one, other)
 
 

@@ -158,13 +158,15 @@ def main(job: str, folder: Path, ranks: int) -> None:
         case "raises":
             broken()
         case "ends" | "waits" | "goes on" as how:
-            torch.save(in_steps(folder / "kept", how).draws, folder / f"{rank()}.pt")
+            torch.save(in_steps(folder / "steps", how).draws, folder / f"steps {rank()}.pt")
         case which:
             chosen = FITS if which == "all" else {name: FITS[name] for name in FEW}
             if which == "few":
                 distributed.BUCKET_BYTES = 1300  # two of five columns
             torch.save({name: found(fit()) for name, fit in chosen.items()}, folder / f"{rank()}.pt")
             torch.save(kept(folder / "kept").draws, folder / f"kept {rank()}.pt")
+            if which == "few":  # what others have left there
+                torch.save(in_steps(folder / "steps").draws, folder / f"steps {rank()}.pt")
             if rank() == 0:  # afterwards a rank may go on alone
                 labels(shard=False)
                 gaussian(method=lw.Krylov(rtol=0.1), shard=False).at(precision=1e-3)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, final
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save as serialise
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from lapwing.atomic import write as write_atomically
 from lapwing.bayes.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from lapwing.bayes.predictive import Prediction, from_draws
 from lapwing.families.variational.mean_field import LOG_STD, MeanField
@@ -129,15 +129,10 @@ class Variational:
             "seed": self.seed, "curve": [asdict(epoch) for epoch in self.curve], "tuning": self.tuning,
             "likelihood": type(self.likelihood).__name__, "noise_std": None if noise is None else noise.tolist(),
         }  # fmt: skip
-        path = Path(path)
-        fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in self.values.items()}
-        try:
-            header = json.dumps(about)
-            save_file(tensors, fresh, metadata={"lapwing": header, "checksum": checksum(header, tensors)})
-            fresh.replace(path)
-        finally:
-            fresh.unlink(missing_ok=True)
+        header = json.dumps(about)
+        content = serialise(tensors, {"lapwing": header, "checksum": checksum(header, tensors)})
+        write_atomically(Path(path), content)
 
     def _functions(self, values: Weights, inputs: Tensor, draws: int) -> Tensor:
         model, found = self.network.evaluated(), []
