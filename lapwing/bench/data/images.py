@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -46,15 +43,15 @@ def notmnist(size: Size = None) -> Pair:
 def cifar10(train: Size = None, test: Size = None) -> Task:
     """Photographs of ten kinds of things (Krizhevsky 2009), exact, 3 × 32 × 32; the name says how many were found.
 
-    From the user's own complete files, of the binary or the Python version, else from an npz of some of them.
+    From the user's own complete files, of the binary version, else from an npz of some of them. The Python version is
+    made of pickles, which are never opened.
     """
     path = find(
         "cifar-10-batches-bin",
-        "cifar-10-batches-py",
         "cifar10_lossless_4k1k.npz",
         what="CIFAR-10",
-        brings="Unpack there the binary or the Python version from its author's page, cs.toronto.edu/~kriz/cifar.html; "
-        "`make data` does not bring it.",
+        brings="Unpack there the binary version from its author's page, cs.toronto.edu/~kriz/cifar.html (the Python "
+        "version is made of pickles, which are not opened); `make data` does not bring it.",
     )
     if path.suffix == ".npz":
         x, y, new_x, new_y = read_npz(path, "x_train", "y_train", "x_test", "y_test")
@@ -127,57 +124,19 @@ def _size(wanted: Size, there: int) -> int:
 
 
 def _cifar_folder(folder: Path) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    binary = folder.name.endswith("-bin")
-    read, ending = (_cifar_binary, ".bin") if binary else (_cifar_python, "")
-    parts = [
-        _cifar_batch(folder / f"{stem}{ending}", read)
-        for stem in (*(f"data_batch_{k}" for k in range(1, 6)), "test_batch")
-    ]
+    parts = [_cifar_batch(folder / f"{stem}.bin") for stem in (*(f"data_batch_{k}" for k in range(1, 6)), "test_batch")]
     x, y = (np.concatenate(arrays) for arrays in zip(*parts[:5], strict=True))
     return (x, y), parts[5]
 
 
-def _cifar_batch(path: Path, read: Callable[[Path], tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+def _cifar_batch(path: Path) -> tuple[np.ndarray, np.ndarray]:
     if not path.exists():
         raise FileNotFoundError(f"{path.parent} lacks {path.name}: unpack the archive of CIFAR-10 anew")
-    rows, labels = read(path)
-    return rows.reshape(-1, 3, 32, 32), labels
-
-
-def _cifar_binary(path: Path) -> tuple[np.ndarray, np.ndarray]:
     raw = np.frombuffer(path.read_bytes(), np.uint8)
     if len(raw) == 0 or len(raw) % 3073:
         raise ValueError(f"{path} has {len(raw)} bytes, not a multiple of 3,073 (a label and 3 × 32 × 32 pixels)")
     records = raw.reshape(-1, 3073)
-    return records[:, 1:], records[:, 0]
-
-
-def _cifar_python(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    try:
-        with path.open("rb") as file:
-            content = _ArraysOnly(file, encoding="bytes").load()
-        content = {key.decode() if isinstance(key, bytes) else key: value for key, value in content.items()}
-        rows, labels = (np.asarray(content[key], np.uint8) for key in ("data", "labels"))
-        if rows.shape != (len(labels), 3072) or not rows.size:
-            raise ValueError(f"pictures of shape {rows.shape} and {len(labels)} labels")  # noqa: TRY301
-    except Exception as error:  # a damaged pickle may raise anything
-        words = str(error).splitlines()[0][:90] if str(error) else type(error).__name__
-        raise ValueError(f"{path} is damaged ({words}): unpack the archive of CIFAR-10 anew") from error
-    return rows, labels
-
-
-class _ArraysOnly(pickle.Unpickler):
-    """Reads pickles made of plain values and numpy arrays, and refuses any other, which could run code."""
-
-    ALLOWED = frozenset({"_reconstruct", "ndarray", "dtype", "encode", "_frombuffer"})
-
-    def find_class(self, module: str, name: str) -> Any:
-        trusted = module.split(".")[0] == "numpy" or (module, name) == ("_codecs", "encode")
-        if trusted and name in self.ALLOWED:
-            return super().find_class(module, name)
-        raise ValueError(
-            f"this pickle asks for {module}.{name}: a batch of CIFAR-10 holds arrays only, so it is not read"
-        )
+    return records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0]
 
 
 def _decode(jpeg: bytes) -> np.ndarray:
