@@ -90,8 +90,9 @@ def test_tuned_precisions_are_near_the_exact_ones():
     exact = infer(model, prior=Isotropic(), draws=0)
     for seed in range(5):
         krylov = infer(model, prior=Isotropic(), draws=8, seed=seed, method=Krylov(rtol=1e-3))
-        assert float(krylov.prior.precision) == pytest.approx(float(exact.prior.precision), rel=0.05)
-        assert float(krylov.likelihood.noise_std) == pytest.approx(float(exact.likelihood.noise_std), rel=0.02)
+        # the space holds all 90 directions or nearly so: what is left is where the search ends, 1e-9 of a gradient
+        assert float(krylov.prior.precision) == pytest.approx(float(exact.prior.precision), rel=1e-6)
+        assert float(krylov.likelihood.noise_std) == pytest.approx(float(exact.likelihood.noise_std), rel=1e-6)
 
 
 def test_variances_come_from_draws_with_their_error():
@@ -136,7 +137,9 @@ def test_dual_descent_reaches_the_exact_draws_of_few_data():
     model = LinearModel(features, data.targets, Gaussian(1.0))
     exact = infer(model, prior=Isotropic(1.0), draws=5)
     sgd = infer(model, prior=Isotropic(1.0), draws=5, method=SGD(batch_size=8, steps=3000))
-    assert relative(sgd.draws, exact.draws) < 0.01
+    # a descent in the dual has no gradient noise at its end: its bound tells how near it is
+    assert relative(features @ sgd.deviations, features @ exact.deviations) <= sgd.diagnostics["error_bound"] < 1e-9
+    assert relative(sgd.draws, exact.draws) < 1e-9
 
 
 def test_draws_have_the_posterior_covariance():
@@ -171,7 +174,7 @@ def test_tuning_on_held_out_data_without_a_closed_form(method):
     start = infer(model, prior=Isotropic(3.0), draws=16, method=method)
     tuned = start.tune((MEDIUM.inputs, MEDIUM.held_out))
     score = float(tuned.predict(MEDIUM.inputs).log_prob(MEDIUM.held_out).mean())
-    assert score == pytest.approx(float(tuned.curve.held_out.max()), abs=0.02)
+    assert score == pytest.approx(float(tuned.curve.held_out.max()), abs=1e-6)  # the same draws, to their tolerance
     grid = [start.at(precision=3.0 * factor) for factor in np.logspace(-2, 2, 9)]
     brute = [float(at.predict(MEDIUM.inputs).log_prob(MEDIUM.held_out).mean()) for at in grid]
     assert score >= max(brute) - 1e-6
@@ -205,6 +208,7 @@ def test_cg_serves_several_precisions(rank, likelihood):
         <= 5 * there.effective_dimension.standard_error
     )
     assert abs(there.log_evidence.value - exact.log_evidence.value) <= 5 * there.log_evidence.standard_error
+    # 400 draws know γ of the first group, 17 of its 30 weights, to about 1 %, and the fixed point moves by more than that
     torch.testing.assert_close(cg.prior.precision, exact.prior.precision, rtol=0.05, atol=0)
     torch.testing.assert_close(cg.likelihood.noise_std, exact.likelihood.noise_std, rtol=0.02, atol=0)
 
@@ -233,7 +237,9 @@ def test_stochastic_gradients_reach_the_exact_draws(objective):
     model = LinearModel(features, data.targets, Gaussian(1.0))
     exact = infer(model, prior=Isotropic(40.0), draws=6)
     sgd = infer(model, prior=Isotropic(40.0), draws=6, method=SGD(objective, batch_size=50, steps=4000))
-    assert relative(features @ sgd.deviations, features @ exact.deviations) < 0.05
+    error, bound = relative(features @ sgd.deviations, features @ exact.deviations), sgd.diagnostics["error_bound"]
+    assert error <= min(bound, 0.05)
+    assert bound < 0.1  # gradient noise at the end, which falls with the steps
     assert relative(sgd.mean, exact.mean) < 0.05
 
 
