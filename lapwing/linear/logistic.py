@@ -14,10 +14,10 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from lapwing.bayes.inference import EXACT_SIZE
 from lapwing.bayes.likelihoods import Bernoulli, Categorical, Curved
 from lapwing.bayes.linear_model import check_finite
 from lapwing.bayes.noise import DATA, PRIOR, SAMPLE, Noise
+from lapwing.bayes.solving.choosing import EXACT_SIZE
 from lapwing.linalg import krylov
 from lapwing.linalg.operators import Dense, LinearOperator, as_operator, row_blocks
 from lapwing.linalg.progress import reporter

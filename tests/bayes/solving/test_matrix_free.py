@@ -8,9 +8,8 @@ import scipy.sparse
 import torch
 
 from lapwing import CG, SGD, Exact, Gaussian, GPrior, Isotropic, Krylov, LinearModel, PerGroup, infer
-from lapwing.bayes import inference
 from lapwing.bayes.noise import Noise
-from lapwing.bayes.solving import by_method, storing
+from lapwing.bayes.solving import by_method, choosing, storing
 from lapwing.linalg import memory
 from lapwing.linalg.estimators import inverse_root
 from lapwing.linalg.operators import Dense, Diagonal, LinearOperator, Stacked
@@ -122,7 +121,7 @@ def test_bounds_enclose_the_exact_variance(data, steps):
 
 
 def test_a_basis_too_large_for_memory_gives_way_to_conjugate_gradients(monkeypatch):
-    monkeypatch.setattr(inference, "EXACT_SIZE", 20)
+    monkeypatch.setattr(choosing, "EXACT_SIZE", 20)
     monkeypatch.setattr(by_method.krylov, "available_bytes", lambda: 1000)
     posterior = infer(LinearModel(MEDIUM.features, MEDIUM.targets, Gaussian(1.0)), prior=Isotropic(1.0), draws=4)
     assert "would not fit" in posterior.diagnostics["why"]
@@ -253,7 +252,7 @@ def test_all_methods_agree_path_by_path():
 
 
 def test_the_method_is_chosen_by_size_and_says_why(monkeypatch):
-    monkeypatch.setattr(inference, "EXACT_SIZE", 20)
+    monkeypatch.setattr(choosing, "EXACT_SIZE", 20)
     model = LinearModel(MEDIUM.features, MEDIUM.targets, Gaussian())
     assert "both sides are large" in repr(infer(model, draws=4))
     groups = PerGroup({"a": slice(0, 30), "b": slice(30, 90)})
@@ -369,16 +368,16 @@ TALLER = linear(800, 1, 30, noise_std=1.0, seed=11)
 def test_whole_passes_that_do_not_fit_give_way_to_stochastic_gradients(monkeypatch, several):
     """800 × 30 features, 4 draws: CG is said to need 8 · 5 · (12 · 30 + 3 · 800) bytes, SGD 8 · 5 · (11 · 30 + 800)."""
     by_cg, by_sgd = 8 * 5 * (12 * 30 + 3 * 800), 8 * 5 * (11 * 30 + 800)
-    monkeypatch.setattr(inference, "EXACT_SIZE", 20)
+    monkeypatch.setattr(choosing, "EXACT_SIZE", 20)
     model = LinearModel(TALLER.features, TALLER.targets, Gaussian(1.0))
     prior = PerGroup({"a": slice(0, 10), "b": slice(10, 30)}) if several else Isotropic()
 
     def chosen(free: float, features: object = None) -> tuple[object, str]:
-        for module in (inference, by_method, storing, memory):
+        for module in (choosing, by_method, storing, memory):
             monkeypatch.setattr(module, "available_bytes", lambda: free)
         there = model if features is None else replace(model, features=features)
-        task = inference.Task(there, prior.on(there.features, torch.ones(800)), prior, Noise(0), 4, lambda _: None)
-        return inference._choose(task, None)
+        task = choosing.Task(there, prior.on(there.features, torch.ones(800)), prior, Noise(0), 4, lambda _: None)
+        return choosing.choose(task, None)
 
     assert isinstance(chosen(2 * by_cg)[0], CG if several else Krylov)
     method, why = chosen(2 * by_cg - 1)
@@ -402,8 +401,8 @@ def test_stochastic_gradients_chosen_for_memory_find_the_posterior(monkeypatch):
     noise = torch.randn(800, generator=torch.Generator().manual_seed(12), dtype=torch.float64)
     model = LinearModel(features, signal + noise, Gaussian())
     exact = infer(model, prior=Isotropic(), draws=16)
-    monkeypatch.setattr(inference, "EXACT_SIZE", 20)
-    for module in (inference, by_method, storing, memory):
+    monkeypatch.setattr(choosing, "EXACT_SIZE", 20)
+    for module in (choosing, by_method, storing, memory):
         monkeypatch.setattr(module, "available_bytes", lambda: 8 * 17 * (12 * 30 + 3 * 800))
     posterior = infer(model, prior=Isotropic(), draws=16)
     assert posterior.diagnostics["method"].startswith("SGD(")
