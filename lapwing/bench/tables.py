@@ -90,25 +90,25 @@ def difference(row: Entry, other: Entry) -> metrics.Difference | None:
     return metrics.paired(first, second)
 
 
-def markdown(study: Study, outcomes: Iterable[Outcome], reference: str | None = None) -> str:
+def markdown(study: Study, outcomes: Iterable[Outcome]) -> str:
     """The whole table: one section per data set, one row per method, and the paired difference to a reference method.
 
-    The reference is the first of `linearised` and `map` that ran, unless it is named. Bold: the best, and what is
-    within one standard error of it by paired differences.
+    The reference is the first of `linearised` and `map` that ran. Bold: the best, and what is within one standard error
+    of it by paired differences.
     """
     found = list(outcomes)
     rows = entries(study, found)
     lines = [f"# {study.name}: {study.about}", ""]
     for data in [name for name in study.data if any(row.data == name for row in rows)]:
-        lines += _section(study, rows, data, reference)
+        lines += _section(study, rows, data)
     lines += _failures(found)
     return "\n".join(lines) + "\n"
 
 
-def _section(study: Study, rows: list[Entry], data: str, reference: str | None) -> list[str]:
+def _section(study: Study, rows: list[Entry], data: str) -> list[str]:
     here = {(row.method, row.score): row for row in rows if row.data == data}
     methods = [name for name in study.methods if (name, study.scores[0]) in here]
-    against = next((name for name in (reference, "linearised", "map") if name in methods), methods[0])
+    against = next((name for name in ("linearised", "map") if name in methods), methods[0])
     seeds = max(len(row.values) for row in here.values())
     first = study.scores[0]
     header = ["method", *study.scores, f"{first} − {against}"]

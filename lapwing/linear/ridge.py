@@ -15,7 +15,6 @@ from torch import Tensor
 
 from lapwing.bayes import evidence
 from lapwing.bayes.evidence import Optimum, Precisions
-from lapwing.bayes.inference import EXACT_SIZE
 from lapwing.bayes.likelihoods import Gamma
 from lapwing.bayes.linear_model import check_finite
 from lapwing.bayes.methods import Krylov
@@ -23,6 +22,7 @@ from lapwing.bayes.noise import DATA, PRIOR, SAMPLE, Noise
 from lapwing.bayes.predictive.spreads import variances
 from lapwing.bayes.priors import DiagonalPrior, Isotropic
 from lapwing.bayes.solving import gram_error
+from lapwing.bayes.solving.choosing import EXACT_SIZE
 from lapwing.bayes.statistics import (
     Ritz,
     Statistics,

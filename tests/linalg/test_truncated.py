@@ -29,7 +29,8 @@ def test_leading_pairs_are_the_largest_of_the_dense_matrix(n, d, generator):
     residuals = (g.mT @ g @ found.vectors - found.vectors * found.values).norm(dim=0) / found.values
     torch.testing.assert_close(found.residuals, residuals, rtol=1e-3, atol=1e-9)
     assert float(residuals.max()) <= 1e-6
-    assert found.dropped == pytest.approx(float(values[-6]), rel=0.05)
+    # not asked to converge, but a Ritz value errs by the square of its vector
+    assert found.dropped == pytest.approx(float(values[-6]), rel=1e-6)
     assert found.limited_by is None
 
 

@@ -23,8 +23,7 @@ from lapwing.bayes.modes.loss import Loss, PerOutput, _softmax_hessian
 from lapwing.bayes.modes.newton import mode
 from lapwing.linalg.operators import Dense, Diagonal, Sparse
 from lapwing.linalg.solvers import NotConverged
-from lapwing.linear import BayesianLogisticRegression
-from lapwing.linear import logistic as module
+from lapwing.linear import BayesianLogisticRegression, laplace, logistic
 from tests.properties import check_covariance, check_operator
 
 INTERCEPT_PRECISION = 0.01
@@ -175,8 +174,8 @@ def test_new_operators_obey_the_laws(generator):
     eye = torch.eye(3).double()
     constant = torch.cat([x, torch.ones(6, 1).double()], dim=1)
     check_operator(PerOutput(Dense(x), 3), torch.kron(x, eye), generator)
-    check_operator(module.WithConstant(Dense(x)), constant, generator)
-    check_operator(module.WithConstant(Sparse(scipy.sparse.csr_array(x.numpy()))), constant, generator)
+    check_operator(laplace.WithConstant(Dense(x)), constant, generator)
+    check_operator(laplace.WithConstant(Sparse(scipy.sparse.csr_array(x.numpy()))), constant, generator)
     outputs, weights = torch.randn(6, 3, generator=generator).double(), torch.linspace(0.5, 2, 6).double()
     features = PerOutput(Dense(x) @ Diagonal(torch.linspace(1, 2, 4).double()), 3)
     root = Loss(features, Categorical(), torch.zeros(6).long(), weights).root(outputs)
@@ -375,7 +374,7 @@ def test_sparse_data_give_the_dense_answer(form, name):
 def test_matrix_free_fits_agree_within_their_errors(name, sparse, monkeypatch):
     x, y, w = PROBLEMS[name]
     exact = BayesianLogisticRegression(prior_precision=0.5).fit(x, y, sample_weight=w)
-    monkeypatch.setattr(module, "EXACT_SIZE", 0)
+    monkeypatch.setattr(logistic, "EXACT_SIZE", 0)
     monkeypatch.setattr(newton, "DENSE_SIZE", 0)
     data = scipy.sparse.csr_array(x) if sparse else x
     free = BayesianLogisticRegression(prior_precision=0.5).fit(data, y, sample_weight=w)
@@ -402,7 +401,7 @@ def test_a_matrix_free_fit_tunes_to_the_same_precision(monkeypatch):
     """Where the space holds every direction its sums are exact, so only the width of the search remains."""
     x, y, _ = PROBLEMS["binary"]
     exact = BayesianLogisticRegression().fit(x, y)
-    monkeypatch.setattr(module, "EXACT_SIZE", 0)
+    monkeypatch.setattr(logistic, "EXACT_SIZE", 0)
     free = BayesianLogisticRegression().fit(x, y)
     assert np.log(free.lambda_) == pytest.approx(np.log(exact.lambda_), abs=0.03)
     assert free.log_evidence_.value == pytest.approx(exact.log_evidence_.value, abs=1e-3)
@@ -411,7 +410,7 @@ def test_a_matrix_free_fit_tunes_to_the_same_precision(monkeypatch):
 def test_a_basis_too_large_to_store_is_done_without(monkeypatch):
     x, y, _ = PROBLEMS["wide binary"]
     exact = BayesianLogisticRegression(prior_precision=0.5).fit(x, y)
-    monkeypatch.setattr(module, "BASIS_BYTES", 100)
+    monkeypatch.setattr(logistic, "BASIS_BYTES", 100)
     free = BayesianLogisticRegression(prior_precision=0.5).fit(x, y)
     assert free.sample(2).shape == (2, 1, 21)
     np.testing.assert_allclose(free.coef_, exact.coef_, rtol=0, atol=1e-6)
@@ -419,9 +418,9 @@ def test_a_basis_too_large_to_store_is_done_without(monkeypatch):
 
 def test_a_space_too_large_for_memory_is_refused(monkeypatch):
     x, y, _ = PROBLEMS["multinomial"]
-    monkeypatch.setattr(module, "EXACT_SIZE", 0)
-    monkeypatch.setattr(module, "DRAWS", 2)
-    monkeypatch.setattr(module.krylov, "available_bytes", lambda: 100)
+    monkeypatch.setattr(logistic, "EXACT_SIZE", 0)
+    monkeypatch.setattr(logistic, "DRAWS", 2)
+    monkeypatch.setattr(laplace.krylov, "available_bytes", lambda: 100)
     with pytest.raises(MemoryError, match="directions, and more do not fit in memory"):
         BayesianLogisticRegression(prior_precision=0.01).fit(x, y)
 
@@ -576,7 +575,7 @@ def test_an_interrupted_fit_leaves_the_estimator_as_it_was(monkeypatch):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "mode", interrupt)
+    monkeypatch.setattr(laplace, "mode", interrupt)
     for estimator in (model, fresh):
         with pytest.raises(KeyboardInterrupt):
             estimator.fit(X[:, :3], Y)

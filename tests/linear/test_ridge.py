@@ -72,9 +72,9 @@ def test_results_are_those_of_scikit_learn(data, hyperpriors, kind):
 def test_results_with_an_intercept_are_within_one_observation_of_scikit_learn():
     ours, theirs = BayesianRidge().fit(X, Y), linear_model.BayesianRidge(**CONVERGED).fit(X, Y)
     assert ours.alpha_ == pytest.approx(theirs.alpha_ * 432 / 433, rel=1e-3)
-    assert ours.lambda_ == pytest.approx(theirs.lambda_, rel=0.01)
+    assert ours.lambda_ == pytest.approx(theirs.lambda_, rel=1 / 433)
     assert ours.intercept_ == pytest.approx(theirs.intercept_, rel=1e-9)
-    np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=0.01, atol=0.01 * np.abs(theirs.coef_).max())
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=0, atol=np.abs(theirs.coef_).max() / 433)
 
 
 def test_more_columns_than_rows_do_not_look_free_of_noise():

@@ -52,7 +52,8 @@ def convolutions() -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(2, 4, (3, 2), stride=(2, 1), padding=1, dilation=(1, 2)), nn.ReLU(inplace=True),
         nn.Conv2d(4, 6, 2, groups=2), nn.BatchNorm2d(6), nn.LeakyReLU(inplace=True), nn.Flatten(2),
-        nn.Conv1d(6, 3, 3, stride=2, padding=1, bias=False), nn.Flatten(), nn.LazyLinear(2),
+        nn.Conv1d(6, 3, 3, stride=2, padding=1, bias=False), nn.Conv1d(3, 6, 2, dilation=2, groups=3), nn.Flatten(),
+        nn.LazyLinear(2),
     )  # fmt: skip
 
 

@@ -5,8 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from lapwing import Bernoulli, Categorical, Exact, Gaussian, GPrior, Isotropic, Krylov, fit, linearise
-from lapwing.network import jacobian
-from lapwing.network.jacobian import Jacobian
+from lapwing.network.jacobian import Jacobian, jacobian, products
 from tests.network.networks import normal, seeded
 from tests.network.sequences import dense_rows
 
@@ -153,7 +152,8 @@ def no_rows(monkeypatch):
         raise AssertionError("rows of a Jacobian were made")
 
     monkeypatch.setattr(Jacobian, "rows", refuse)
-    monkeypatch.setattr(jacobian, "_rows_of", refuse)
+    for module in (jacobian, products):
+        monkeypatch.setattr(module, "rows_of_datum", refuse)
 
 
 @pytest.mark.parametrize("likelihood", [Gaussian(0.3), Bernoulli()], ids=lambda one: type(one).__name__)

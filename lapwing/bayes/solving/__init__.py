@@ -2,6 +2,6 @@
 
 from lapwing.bayes.solving.by_method import Solved, Task, solve
 from lapwing.bayes.solving.precisions import gram_error, tune
-from lapwing.bayes.solving.storing import BLOCK_ELEMENTS, in_double, stored_features
+from lapwing.bayes.solving.storing import in_double, stored_features
 
-__all__ = ["BLOCK_ELEMENTS", "Solved", "Task", "gram_error", "in_double", "solve", "stored_features", "tune"]
+__all__ = ["Solved", "Task", "gram_error", "in_double", "solve", "stored_features", "tune"]

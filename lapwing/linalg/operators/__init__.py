@@ -1,6 +1,7 @@
 """Linear operators: matrices known by their products with blocks of columns."""
 
-from lapwing.linalg.operators.composed import BatchSum, Double, Product, Scaled, Stacked, Sum, Transpose
+from lapwing.linalg.operators.batched import BatchSum, Stacked
+from lapwing.linalg.operators.composed import Double, Product, Scaled, Sum, Transpose
 from lapwing.linalg.operators.distributed import Sharded
 from lapwing.linalg.operators.interface import BLOCK_ELEMENTS, LinearOperator, row_blocks, unit_columns
 from lapwing.linalg.operators.products import (

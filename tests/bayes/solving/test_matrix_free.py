@@ -8,9 +8,8 @@ import scipy.sparse
 import torch
 
 from lapwing import CG, SGD, Exact, Gaussian, GPrior, Isotropic, Krylov, LinearModel, PerGroup, infer
-from lapwing.bayes import inference
 from lapwing.bayes.noise import Noise
-from lapwing.bayes.solving import by_method, storing
+from lapwing.bayes.solving import by_method, choosing, storing
 from lapwing.linalg import memory
 from lapwing.linalg.estimators import inverse_root
 from lapwing.linalg.operators import Dense, Diagonal, LinearOperator, Stacked
@@ -90,8 +89,9 @@ def test_tuned_precisions_are_near_the_exact_ones():
     exact = infer(model, prior=Isotropic(), draws=0)
     for seed in range(5):
         krylov = infer(model, prior=Isotropic(), draws=8, seed=seed, method=Krylov(rtol=1e-3))
-        assert float(krylov.prior.precision) == pytest.approx(float(exact.prior.precision), rel=0.05)
-        assert float(krylov.likelihood.noise_std) == pytest.approx(float(exact.likelihood.noise_std), rel=0.02)
+        # the space holds all 90 directions or nearly so: what is left is where the search ends, 1e-9 of a gradient
+        assert float(krylov.prior.precision) == pytest.approx(float(exact.prior.precision), rel=1e-6)
+        assert float(krylov.likelihood.noise_std) == pytest.approx(float(exact.likelihood.noise_std), rel=1e-6)
 
 
 def test_variances_come_from_draws_with_their_error():
@@ -121,7 +121,7 @@ def test_bounds_enclose_the_exact_variance(data, steps):
 
 
 def test_a_basis_too_large_for_memory_gives_way_to_conjugate_gradients(monkeypatch):
-    monkeypatch.setattr(inference, "EXACT_SIZE", 20)
+    monkeypatch.setattr(choosing, "EXACT_SIZE", 20)
     monkeypatch.setattr(by_method.krylov, "available_bytes", lambda: 1000)
     posterior = infer(LinearModel(MEDIUM.features, MEDIUM.targets, Gaussian(1.0)), prior=Isotropic(1.0), draws=4)
     assert "would not fit" in posterior.diagnostics["why"]
@@ -136,7 +136,9 @@ def test_dual_descent_reaches_the_exact_draws_of_few_data():
     model = LinearModel(features, data.targets, Gaussian(1.0))
     exact = infer(model, prior=Isotropic(1.0), draws=5)
     sgd = infer(model, prior=Isotropic(1.0), draws=5, method=SGD(batch_size=8, steps=3000))
-    assert relative(sgd.draws, exact.draws) < 0.01
+    # a descent in the dual has no gradient noise at its end: its bound tells how near it is
+    assert relative(features @ sgd.deviations, features @ exact.deviations) <= sgd.diagnostics["error_bound"] < 1e-9
+    assert relative(sgd.draws, exact.draws) < 1e-9
 
 
 def test_draws_have_the_posterior_covariance():
@@ -171,7 +173,7 @@ def test_tuning_on_held_out_data_without_a_closed_form(method):
     start = infer(model, prior=Isotropic(3.0), draws=16, method=method)
     tuned = start.tune((MEDIUM.inputs, MEDIUM.held_out))
     score = float(tuned.predict(MEDIUM.inputs).log_prob(MEDIUM.held_out).mean())
-    assert score == pytest.approx(float(tuned.curve.held_out.max()), abs=0.02)
+    assert score == pytest.approx(float(tuned.curve.held_out.max()), abs=1e-6)  # the same draws, to their tolerance
     grid = [start.at(precision=3.0 * factor) for factor in np.logspace(-2, 2, 9)]
     brute = [float(at.predict(MEDIUM.inputs).log_prob(MEDIUM.held_out).mean()) for at in grid]
     assert score >= max(brute) - 1e-6
@@ -205,6 +207,7 @@ def test_cg_serves_several_precisions(rank, likelihood):
         <= 5 * there.effective_dimension.standard_error
     )
     assert abs(there.log_evidence.value - exact.log_evidence.value) <= 5 * there.log_evidence.standard_error
+    # 400 draws know γ of the first group, 17 of its 30 weights, to about 1 %, and the fixed point moves by more than that
     torch.testing.assert_close(cg.prior.precision, exact.prior.precision, rtol=0.05, atol=0)
     torch.testing.assert_close(cg.likelihood.noise_std, exact.likelihood.noise_std, rtol=0.02, atol=0)
 
@@ -233,7 +236,9 @@ def test_stochastic_gradients_reach_the_exact_draws(objective):
     model = LinearModel(features, data.targets, Gaussian(1.0))
     exact = infer(model, prior=Isotropic(40.0), draws=6)
     sgd = infer(model, prior=Isotropic(40.0), draws=6, method=SGD(objective, batch_size=50, steps=4000))
-    assert relative(features @ sgd.deviations, features @ exact.deviations) < 0.05
+    error, bound = relative(features @ sgd.deviations, features @ exact.deviations), sgd.diagnostics["error_bound"]
+    assert error <= min(bound, 0.05)
+    assert bound < 0.1  # gradient noise at the end, which falls with the steps
     assert relative(sgd.mean, exact.mean) < 0.05
 
 
@@ -247,7 +252,7 @@ def test_all_methods_agree_path_by_path():
 
 
 def test_the_method_is_chosen_by_size_and_says_why(monkeypatch):
-    monkeypatch.setattr(inference, "EXACT_SIZE", 20)
+    monkeypatch.setattr(choosing, "EXACT_SIZE", 20)
     model = LinearModel(MEDIUM.features, MEDIUM.targets, Gaussian())
     assert "both sides are large" in repr(infer(model, draws=4))
     groups = PerGroup({"a": slice(0, 30), "b": slice(30, 90)})
@@ -363,16 +368,16 @@ TALLER = linear(800, 1, 30, noise_std=1.0, seed=11)
 def test_whole_passes_that_do_not_fit_give_way_to_stochastic_gradients(monkeypatch, several):
     """800 × 30 features, 4 draws: CG is said to need 8 · 5 · (12 · 30 + 3 · 800) bytes, SGD 8 · 5 · (11 · 30 + 800)."""
     by_cg, by_sgd = 8 * 5 * (12 * 30 + 3 * 800), 8 * 5 * (11 * 30 + 800)
-    monkeypatch.setattr(inference, "EXACT_SIZE", 20)
+    monkeypatch.setattr(choosing, "EXACT_SIZE", 20)
     model = LinearModel(TALLER.features, TALLER.targets, Gaussian(1.0))
     prior = PerGroup({"a": slice(0, 10), "b": slice(10, 30)}) if several else Isotropic()
 
     def chosen(free: float, features: object = None) -> tuple[object, str]:
-        for module in (inference, by_method, storing, memory):
+        for module in (choosing, by_method, storing, memory):
             monkeypatch.setattr(module, "available_bytes", lambda: free)
         there = model if features is None else replace(model, features=features)
-        task = inference.Task(there, prior.on(there.features, torch.ones(800)), prior, Noise(0), 4, lambda _: None)
-        return inference._choose(task, None)
+        task = choosing.Task(there, prior.on(there.features, torch.ones(800)), prior, Noise(0), 4, lambda _: None)
+        return choosing.choose(task, None)
 
     assert isinstance(chosen(2 * by_cg)[0], CG if several else Krylov)
     method, why = chosen(2 * by_cg - 1)
@@ -396,8 +401,8 @@ def test_stochastic_gradients_chosen_for_memory_find_the_posterior(monkeypatch):
     noise = torch.randn(800, generator=torch.Generator().manual_seed(12), dtype=torch.float64)
     model = LinearModel(features, signal + noise, Gaussian())
     exact = infer(model, prior=Isotropic(), draws=16)
-    monkeypatch.setattr(inference, "EXACT_SIZE", 20)
-    for module in (inference, by_method, storing, memory):
+    monkeypatch.setattr(choosing, "EXACT_SIZE", 20)
+    for module in (choosing, by_method, storing, memory):
         monkeypatch.setattr(module, "available_bytes", lambda: 8 * 17 * (12 * 30 + 3 * 800))
     posterior = infer(model, prior=Isotropic(), draws=16)
     assert posterior.diagnostics["method"].startswith("SGD(")

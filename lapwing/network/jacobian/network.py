@@ -1,0 +1,83 @@
+"""A network as a function of its weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, jvp
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from lapwing.network.factors import elementary_norms
+from lapwing.network.nests import Sample, call
+from lapwing.network.outputs import AS_IT_IS, View
+from lapwing.network.parameters import Layout, Select, check_model
+
+Weights = dict[str, Tensor]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Network:
+    """A network as a function of its chosen weights; the module is read, never written."""
+
+    model: nn.Module
+    layout: Layout
+    fixed: Weights  # a copy of every parameter and buffer: training on does not change a posterior
+    view: View = AS_IT_IS
+
+    @staticmethod
+    def of(model: nn.Module, select: Select = None, view: View | None = None) -> Network:
+        """A network in eval mode, checked."""
+        check_model(model)
+        fixed = {name: tensor.detach().clone() for name, tensor in (*model.named_parameters(), *model.named_buffers())}
+        return Network(model, Layout.of(model, select), fixed, view or AS_IT_IS)
+
+    @property
+    def weights(self) -> Tensor:  # (p,)
+        """The chosen weights w̄, flat."""
+        return self.layout.flatten(self.fixed)
+
+    def chosen(self) -> Weights:
+        """The tensors that hold chosen weights."""
+        return {name: self.fixed[name] for name in self.layout.names}
+
+    def tracked(self) -> Weights:
+        """The same tensors, recording gradients."""
+        return {name: weight.detach().requires_grad_() for name, weight in self.chosen().items()}
+
+    def __call__(self, weights: Weights, inputs: Sample) -> Tensor:  # (b, c)
+        """The outputs at some values of the chosen tensors, one row per datum."""
+        with sdpa_kernel(SDPBackend.MATH):  # the fused kernels of attention have no second derivative
+            returned = functional_call(self.model, {**self.fixed, **weights}, *call(self.model, inputs))
+        return self.view.rows(self.view.raw(returned))
+
+    def outputs(self, inputs: Sample) -> Tensor:  # (b, *shape)
+        """The network's own outputs."""
+        with torch.no_grad():
+            return self.view.raw(functional_call(self.model, self.fixed, *call(self.model, inputs)))
+
+    def moved(self, change: Tensor) -> Network:  # (p,)
+        """The same network with something added to its chosen weights."""
+        parts = self.layout.unflatten(change.to(self.fixed[self.layout.names[0]]))
+        return replace(self, fixed={**self.fixed, **{name: self.fixed[name] + part for name, part in parts.items()}})
+
+    def directional(self, inputs: Sample, columns: Tensor) -> tuple[Tensor, Tensor]:  # (b, c), (b, c, k)
+        """Outputs f(x) and J(x) z for every column z, both differentiable with respect to the inputs x."""
+        with elementary_norms():
+            found = [self._directional(inputs, self.layout.unflatten(column)) for column in columns.mT]
+            return self(self.chosen(), inputs), torch.stack(found, dim=-1)
+
+    def _directional(self, inputs: Sample, tangent: Weights) -> Tensor:
+        with torch.enable_grad():
+            try:
+                return jvp(lambda weights: self(weights, inputs), (self.tracked(),), (tangent,))[1]
+            except NotImplementedError:  # no forward mode: Jᵀ u is linear in u, and its derivative along z is J z
+                at = self.tracked()
+                outputs = self(at, inputs)
+                u = torch.zeros_like(outputs, requires_grad=True)
+                pulled = torch.autograd.grad(outputs, list(at.values()), u, create_graph=True, materialize_grads=True)
+                along = [tangent[name] for name in at]
+                return torch.autograd.grad(pulled, u, along, create_graph=True)[0]
