@@ -26,13 +26,13 @@ from lapwing.bench.corruptions import rotate
 from lapwing.bench.data import digits
 from lapwing.bench.networks import batchnorm_cnn
 from lapwing.facade import fit
-from lapwing.linalg.progress import Report
 from lapwing.training import adam, train
 
 TRAINED, HELD_OUT, EPOCHS, TURN = 200, 300, 300, 45  # few enough that the network becomes too sure of itself
 SHORT = {"MAP": "alone", "temperature scaling": "cooled"}  # the other methods, in a line
 Pair = tuple[Tensor, Tensor]
 Result = TypeVar("Result")
+Report = Callable[[str], None]  # is told what is being done
 
 
 @final
@@ -133,7 +133,9 @@ def evaluations(posterior: Posterior, data: Split) -> list[records.Evaluation]:
 
 def comparison(sets: list[records.Evaluation]) -> Table:
     """Every method on every set."""
-    table = Table("", "accuracy", "NLL", "ECE", "Brier", title="The network alone, cooled, and with a posterior")
+    table = Table(
+        "", "accuracy", "NLL", "ECE", "Brier", title="The network alone, cooled by temperature scaling, with error bars"
+    )
     for evaluation in sets:
         table.add_section()
         table.add_row(f"[bold]{evaluation.name}[/bold]")
