@@ -1,6 +1,6 @@
 """lapwing: honest error bars for what you already trained.
 
-The data flow, top to bottom:
+The data flow, top to bottom::
 
     a trained network + its data        lapwing.linearise
     or features + targets + likelihood  lapwing.LinearModel

@@ -32,6 +32,7 @@ TRAINED, HELD_OUT, EPOCHS, TURN = 200, 300, 300, 45  # few enough that the netwo
 SHORT = {"MAP": "alone", "temperature scaling": "cooled"}  # the other methods, in a line
 Pair = tuple[Tensor, Tensor]
 Result = TypeVar("Result")
+Report = Callable[[str], None]  # is told what is being done
 
 
 @final
@@ -50,10 +51,12 @@ def main(folder: Path = Path("runs/demo")) -> None:
     console, started = Console(), time.perf_counter()
     folder.mkdir(parents=True, exist_ok=True)
     data = split()
-    with telling(console, f"training a network with BatchNorm on {TRAINED} digits, {EPOCHS} epochs"):
-        model, training = timed(lambda: trained(data))
-    with telling(console, "finding its posterior, tuned on pictures it has not seen"):
-        posterior, fitting = timed(lambda: fit(model, data.train, Categorical(), validation=data.held_out))
+    with telling(console, f"training on {TRAINED} digits") as tell:
+        model, training = timed(lambda: trained(data, tell))
+    with telling(console, "finding the posterior") as tell:
+        posterior, fitting = timed(
+            lambda: fit(model, data.train, Categorical(), validation=data.held_out, progress=tell)
+        )
     console.print(posterior)
     with telling(console, "predicting"):
         sets, predicting = timed(lambda: evaluations(posterior, data))
@@ -76,14 +79,14 @@ def main(folder: Path = Path("runs/demo")) -> None:
 
 
 @contextmanager
-def telling(console: Console, phase: str) -> Iterator[None]:
-    """Say what is being done: beside a spinner on a terminal, as a line in a log."""
+def telling(console: Console, phase: str) -> Iterator[Report]:
+    """Say what is being done, with details on a terminal beside a spinner, in a log once."""
     if not console.is_terminal:
         console.print(f"{phase} …", highlight=False)
-        yield
+        yield lambda _detail: None
         return
-    with console.status(phase):
-        yield
+    with console.status(phase) as status:
+        yield lambda detail: status.update(f"{phase}: {detail}" if detail else phase)
 
 
 def described(data: Split) -> records.Data:
@@ -112,11 +115,11 @@ def split() -> Split:
     return Split((x[:TRAINED], y[:TRAINED]), (x[TRAINED:stop], y[TRAINED:stop]), test, (rotate(test[0], TURN), test[1]))
 
 
-def trained(data: Split) -> nn.Module:
+def trained(data: Split, progress: Report | None = None) -> nn.Module:
     """A network as people have it: trained until it fits its data, without a thought of uncertainty."""
     return train(
         batchnorm_cnn(width=6), data.train, Categorical(), epochs=EPOCHS, batch_size=64, optimiser=adam(1e-2),
-        progress=False,
+        progress=progress or False,
     )  # fmt: skip
 
 
@@ -130,7 +133,9 @@ def evaluations(posterior: Posterior, data: Split) -> list[records.Evaluation]:
 
 def comparison(sets: list[records.Evaluation]) -> Table:
     """Every method on every set."""
-    table = Table("", "accuracy", "NLL", "ECE", "Brier", title="The network alone, cooled, and with a posterior")
+    table = Table(
+        "", "accuracy", "NLL", "ECE", "Brier", title="The network alone, cooled by temperature scaling, with error bars"
+    )
     for evaluation in sets:
         table.add_section()
         table.add_row(f"[bold]{evaluation.name}[/bold]")
@@ -179,7 +184,7 @@ def suggestions(page: Path) -> list[str]:
     """What a person could do after this."""
     ready = shutil.which("lapwing") is not None
     return [
-        f"open {page} in a browser: it says how far those error bars can be believed",
+        f"open {page} in a browser: can these error bars be believed?",
         *([] if ready else ["source .venv/bin/activate, so that `lapwing` is a command"]),
         "docs/start.md: five minutes with a network or a table of yours",
         "lapwing fit --help: from a trained network and its data to such a page",

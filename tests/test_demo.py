@@ -59,7 +59,7 @@ def test_what_is_printed_is_what_was_found(parts):
 def test_the_demo_writes_its_page(parts, tmp_path, capsys, monkeypatch):
     data, model, posterior, sets = parts
     monkeypatch.setattr(demo, "split", lambda: data)
-    monkeypatch.setattr(demo, "trained", lambda _data: model)
+    monkeypatch.setattr(demo, "trained", lambda _data, _progress: model)
     monkeypatch.setattr(demo, "fit", lambda *_args, **_options: posterior)
     monkeypatch.setattr(demo, "evaluations", lambda *_args: sets)
     demo.main(tmp_path)

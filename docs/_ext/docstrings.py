@@ -21,8 +21,17 @@ def escape(app: Sphinx, what: str, name: str, item: object, options: object, lin
             lines[number] = "".join(plain)
 
 
+def shorten(*told: object) -> tuple[str, str | None] | None:
+    """Types by their last names in a signature with a default such as <factory>, which Sphinx shows as it stands."""
+    *_, signature, returned = told
+    if not isinstance(signature, str) or "<" not in signature:
+        return None
+    return re.sub(r"~(?:\w+\.)+", "", signature), returned if isinstance(returned, str) else None
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Called by Sphinx."""
     app.connect("autodoc-skip-member", skip)
     app.connect("autodoc-process-docstring", escape)
+    app.connect("autodoc-process-signature", shorten)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -31,7 +31,7 @@ def write(study: Study, outcomes: Iterable[Outcome], folder: Path) -> list[Path]
         for number, name in enumerate(sets, 1):
             tied = best(study, rows, name, score)[1]
             _panel(figure.add_subplot(lines, columns, number), [row for row in shown if row.data == name], tied)
-        figure.suptitle(f"{study.name}: {score}, mean ± standard error over seeds")
+        figure.suptitle(f"{study.name}: {score}\nmean ± standard error over seeds", fontsize=10)
         path = folder / f"{study.name}-{score}.svg"
         figure.savefig(path, metadata={"Date": None})
         paths.append(path)
@@ -45,6 +45,7 @@ def _panel(axes: Any, rows: list[Entry], tied: set[str]) -> None:
         colour = "#0b6e4f" if row.method in tied and len(row.values) > 1 else "#555555"
         axes.errorbar(row.mean, place, xerr=error, fmt="o", color=colour, markersize=4, capsize=2)
     axes.set_yticks(range(len(rows)), [row.method for row in rows], fontsize=7)
+    axes.margins(y=0.2)  # no mark on the frame
     axes.invert_yaxis()
     axes.tick_params(axis="x", labelsize=7)
     axes.set_title(rows[0].data, fontsize=9)

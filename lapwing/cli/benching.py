@@ -60,7 +60,20 @@ def contents(task: str) -> tuple[list[str], dict[str, Any]]:
     chosen = study(task)
     found = {"methods": chosen.methods, "data": chosen.data, "scores": chosen.scores}
     words = [f"{chosen.name}: {chosen.about}", *(f"  {name}: {', '.join(parts)}" for name, parts in found.items())]
-    return words, {"task": chosen.name, "about": chosen.about, **found}
+    lacking = _lacking(chosen)
+    words += [f"  {', '.join(sets)} cannot be run yet: {why}" for why, sets in lacking.items()]
+    return words, {"task": chosen.name, "about": chosen.about, **found, "lacking": lacking}
+
+
+def _lacking(chosen: Study) -> dict[str, list[str]]:
+    """Data sets that are not on this machine, by what is to be done about them."""
+    found: dict[str, list[str]] = {}
+    for name in chosen.data:
+        try:
+            chosen.seeds(name)
+        except (ValueError, OSError) as error:
+            found.setdefault(str(error), []).append(name)
+    return found
 
 
 def numbers(text: str | None) -> tuple[int, ...] | None:

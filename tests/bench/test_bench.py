@@ -229,6 +229,17 @@ class TestBench:
         found = json.loads(CliRunner().invoke(commands.app, ["bench", "made-up", "--list", "--json"]).stdout)
         assert found["data"] == ["one", "two"]
 
+    def test_a_task_lists_what_is_not_on_this_machine(self, study, monkeypatch):
+        def there(name):
+            if name == "two":
+                raise FileNotFoundError("two is not there: fetch it")
+            return 3
+
+        monkeypatch.setitem(STUDIES, "made-up", replace(STUDIES["made-up"], seeds=there))
+        words, found = benching.contents("made-up")
+        assert words[-1] == "  two cannot be run yet: two is not there: fetch it"
+        assert found["lacking"] == {"two is not there: fetch it": ["two"]}
+
     def test_the_command(self, tmp_path, study):
         runner = CliRunner()
         arguments = ["bench", "made-up", "--methods", "map,linearised", "--seeds", "0-1", "--out", str(tmp_path / "o")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -31,7 +32,12 @@ def described(posterior: Posterior) -> str:
         f"  log evidence        {posterior.log_evidence}{_at_weights(told)}",
         f"  draws               {posterior.deviations.shape[1]}, seed {posterior.seed}",
     ]
-    return "\n".join(lines)
+    return "\n".join(_broken(line) for line in lines)
+
+
+def _broken(line: str) -> str:
+    """A long line in several that fit a terminal, under what they say more of."""
+    return textwrap.fill(line, 79, subsequent_indent=" " * 22, break_long_words=False, break_on_hyphens=False)
 
 
 def _at_weights(told: dict[str, Any]) -> str:
