@@ -203,8 +203,8 @@ def page() -> str:
     return f"""# Benchmarks
 
 Written by `benchmarks/table.py` from `benchmarks/results/*.jsonl`; each of those lines holds its command, commit, versions
-and times. Run them again with `make bench`. The machine was shared while some cells were timed; ratios are
-within one process, but their last digit means little. {some["cores"]} cores, Python {some["python"]}, {versions}.
+and times. `python benchmarks/bench_….py --force` measures again; `make bench` runs what has no line yet. The machine was shared
+while some cells were timed; ratios are within one process, but their last digit means little. {some["cores"]} cores, Python {some["python"]}, {versions}.
 
 ## BayesianRidge against scikit-learn's
 

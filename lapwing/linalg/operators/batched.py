@@ -55,6 +55,7 @@ class Stacked(LinearOperator):
     `of_batch` makes the operator of a batch's rows, `heights` says how many those are. `batches` must give the same
     batches, in the same order, every time it is iterated; a list or another sequence is read only where it is needed.
 
+    >>> from lapwing.linalg.operators import Dense
     >>> inputs = [(torch.ones(2, 3),), (2 * torch.ones(4, 3),)]
     >>> Stacked(Dense, inputs, heights=(2, 4), width=3, example=torch.ones(1)).row_squares()
     tensor([ 3.,  3., 12., 12., 12., 12.])

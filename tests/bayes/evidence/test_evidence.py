@@ -12,6 +12,7 @@ from lapwing.bayes.evidence import Precisions, search
 from lapwing.bayes.modes.tangent import surrogate, tangent
 from lapwing.bayes.solving.precisions import _fitted
 from lapwing.bayes.statistics import summarise
+from lapwing.linalg.estimators import Estimate
 from tests import reference
 from tests.problems import PROBLEMS, TALL, TALL_OUTPUTS, linear
 
@@ -174,8 +175,8 @@ def test_effective_dimension_from_draws_is_unbiased_with_the_stated_spread():
 
 def test_one_draw_says_nothing_of_its_own_error():
     estimates = evidence.effective_dimension(torch.tensor([3.0]).double(), torch.tensor([4.0]).double(), 9)
-    assert estimates.function_space == evidence.Estimate(3.0, float("inf"))
-    assert estimates.weight_space == evidence.Estimate(5.0, float("inf"))
+    assert estimates.function_space == Estimate(3.0, float("inf"))
+    assert estimates.weight_space == Estimate(5.0, float("inf"))
     assert estimates.combined.standard_error == float("inf")
 
 

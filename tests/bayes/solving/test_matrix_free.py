@@ -349,7 +349,7 @@ def test_ill_conditioned_duplicated_and_zero_features():
     assert relative(krylov.deviations, exact.deviations) < 1e-5
 
 
-def test_progress_reports_passes_and_can_be_silenced(capsys):
+def test_progress_reports_passes_and_can_be_silenced(capsys, monkeypatch):
     shown = []
     model = LinearModel(WIDER.features, WIDER.targets, Gaussian())
     infer(model, draws=4, method=Krylov(), progress=shown.append)
@@ -357,6 +357,9 @@ def test_progress_reports_passes_and_can_be_silenced(capsys):
     assert shown[-1] == ""
     infer(model, draws=4, method=Krylov(), progress=False)
     assert capsys.readouterr().err == ""
+    infer(model, draws=4, progress=True)
+    assert capsys.readouterr().err.startswith("lapwing: decomposing")  # a log: a line now and then
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     infer(model, draws=4, progress=True)
     assert "maximising the evidence" in capsys.readouterr().err
 
