@@ -14,12 +14,10 @@ ROADS = {
     "the network alone": ["map", "temperature"], "last layer": ["last-layer"], "subnetwork": ["subnetwork"], "kfac": ["kfac"],
     "diagonal": ["diagonal"], "swag": ["swag"], "all weights": ["linearised"],
 }  # fmt: skip
-PLAN: dict[str, dict[str, Any]] = {
+CELLS: dict[str, dict[str, Any]] = {
     name: {"task": "corrupted-cifar", "data": "cifar10", "methods": methods, "seeds": [0]}
     for name, methods in ROADS.items()
 }
-RUN = 4  # cells of the plan that have been run
-CELLS = dict(list(PLAN.items())[:RUN])
 
 if __name__ == "__main__":
     harness.main(__file__, CELLS, studies.measure)

@@ -8,9 +8,11 @@ import harness
 import studies
 
 METHODS = ["map", "temperature", "linearised", "last-layer", "diagonal", "kfac", "dropout", "ensemble", "swag"]
+SUBNETWORKS = ["subnetwork-300", "subnetwork", "subnetwork-3000"]
 CELLS: dict[str, dict[str, Any]] = {
     "the network alone": {"task": "rotated-mnist", "data": "mnist", "methods": ["map"], "seeds": [0]},
     "all methods": {"task": "rotated-mnist", "data": "mnist", "methods": METHODS, "seeds": [0]},
+    "subnetworks": {"task": "rotated-mnist", "data": "mnist", "methods": SUBNETWORKS, "seeds": [0]},
 }
 
 if __name__ == "__main__":

@@ -60,9 +60,28 @@ def angles(cells: dict) -> str:
     )  # fmt: skip
 
 
+def projectors(cells: dict) -> str:
+    rows = [
+        [name, f"{r['rays']:,}", f"{r['entries']:,}", f"{r['build_seconds']:.2f} s", f"{1e3 * r['project_seconds']:.2f} ms",
+         f"{r['project_ratio']:.2f}", f"{r['back_ratio']:.2f}", f"{r['adjoint_difference']:.0e}"]
+        for name, r in results(cells)
+    ]  # fmt: skip
+    return table(
+        ["image, angles", "rays", "entries of the matrix", "to make it", "a projection", "over SciPy's product", "its adjoint, the same",
+         "⟨Ax, y⟩ against ⟨x, Aᵀy⟩"], rows,
+    )  # fmt: skip
+
+
 def page(parts: dict) -> str:
     """All of it."""
     return f"""
+## Projectors
+
+Exact intersections of rays and pixels as a sparse matrix. SciPy's own product with the same matrix is the unit, medians of
+calls in turn.
+
+{projectors(parts["projector"])}
+
 ## Scans of digits from few angles
 
 MNIST test digits of 28 × 28 pixels. Log-densities of the true image per pixel, higher is better; errors over error bars
