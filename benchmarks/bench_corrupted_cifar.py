@@ -12,7 +12,8 @@ import studies
 
 ROADS = {
     "the network alone": ["map", "temperature"], "last layer": ["last-layer"], "subnetwork": ["subnetwork"], "kfac": ["kfac"],
-    "diagonal": ["diagonal"], "swag": ["swag"], "all weights": ["linearised"],
+    "diagonal": ["diagonal"], "swag": ["swag"], "all weights": ["linearised"], "subnetwork, 300": ["subnetwork-300"],
+    "subnetwork, 3000": ["subnetwork-3000"],
 }  # fmt: skip
 CELLS: dict[str, dict[str, Any]] = {
     name: {"task": "corrupted-cifar", "data": "cifar10", "methods": methods, "seeds": [0]}

@@ -1,4 +1,4 @@
-"""How far up does it go: ResNet-18 with all its weights, a large part of it in full covariance, and cost against size?
+"""How far up does it go: ResNets with all their weights, a large part of it in full covariance, and cost against size?
 
 "cost": one product JᵀJV of 4 columns, in forward passes of the same pictures, for ResNet-18s of several widths. "all": the posterior over
 all weights from a few CIFAR-10 pictures, within a given memory, its g-prior tuned on held-out pictures. "part": a subnetwork of the weights
@@ -9,6 +9,7 @@ fitted to a few hundred pictures: this is about time, memory and whether tuning 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import harness
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 import lapwing as lw
 from lapwing import metrics
 from lapwing.bench import data
-from lapwing.bench.networks import resnet18
+from lapwing.bench.networks import resnet18, resnet50
 from lapwing.network.batches import as_batches
 from lapwing.network.jacobian import Jacobian, Network, prepared
 
@@ -56,9 +57,9 @@ def spent(function: Any) -> float:
     return time.process_time() - started
 
 
-def classifier(width: int, pictures: int) -> tuple[nn.Module, Any]:
-    """A ResNet-18 whose head was fitted to features of random convolutions."""
-    task, model = data.cifar10(), resnet18(width=width)
+def classifier(width: int, pictures: int, make: Callable[..., nn.Module] = resnet18) -> tuple[nn.Module, Any]:
+    """A ResNet whose head was fitted to features of random convolutions."""
+    task, model = data.cifar10(), make(width=width)
     x, y = task.train[0][-pictures:], task.train[1][-pictures:]
     with torch.no_grad():
         for _ in range(3):  # statistics of the normalisations
@@ -89,8 +90,8 @@ def classifier(width: int, pictures: int) -> tuple[nn.Module, Any]:
     return model.eval(), task
 
 
-def all_weights(width: int, n: int, draws: int, held_out: int, memory: str, pictures: int) -> dict:
-    model, task = classifier(width, pictures)
+def all_weights(width: int, n: int, draws: int, held_out: int, memory: str, pictures: int, layers: int = 18) -> dict:
+    model, task = classifier(width, pictures, {18: resnet18, 50: resnet50}[layers])
     x, y = task.train[0][:n], task.train[1][:n]
     held = task.test[0][:held_out], task.test[1][:held_out]
     started = time.perf_counter()
@@ -149,7 +150,7 @@ def told(model: nn.Module, task: Any, posterior: lw.Posterior, held_out: int, fi
 
 
 WIDTHS = {2: "1e4", 6: "1e5", 19: "1e6", 60: "1e7"}
-PLAN: dict[str, dict[str, Any]] = {
+CELLS: dict[str, dict[str, Any]] = {
     "cost, d = 1e4, n = 4": {"kind": "cost", "width": 2, "n": 4},
     **{f"cost, d = {d}, n = 16": {"kind": "cost", "width": width, "n": 16} for width, d in WIDTHS.items()},
     **{f"cost, d = 1e6, n = {n}": {"kind": "cost", "width": 19, "n": n} for n in (4, 64)},
@@ -160,9 +161,10 @@ PLAN: dict[str, dict[str, Any]] = {
         "kind": "all", "width": 64, "n": 16, "draws": 2, "held_out": 16, "memory": "9GB", "pictures": 500,
     },
     "42,000 weights": {"kind": "part", "width": 64, "n": 32, "size": 42_000, "held_out": 24, "pictures": 500},
+    "ResNet-50, all weights, width 8": {
+        "kind": "all", "width": 8, "n": 16, "draws": 2, "held_out": 12, "memory": "600MB", "pictures": 100, "layers": 50,
+    },
 }  # fmt: skip
-RUN = 10  # cells of the plan that have been run; all weights of a full width take minutes
-CELLS = dict(list(PLAN.items())[:RUN])
 
 if __name__ == "__main__":
     harness.main(__file__, CELLS, measure)
