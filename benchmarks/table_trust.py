@@ -162,7 +162,7 @@ noise are found by evidence; nothing says that its intervals must be right.
 
 ## Large networks
 
-ResNet-18s of several widths for pictures of 32 × 32, random convolutions with a head fitted to CIFAR-10 pictures. Fits of all weights had
+ResNet-18s and a ResNet-50 of several widths for pictures of 32 × 32, random convolutions with a head fitted to CIFAR-10 pictures. Fits of all weights had
 300 MB and 9 GB beside the network and the data; peak memory is that of the whole process, in which predictions and evidence at other
 precisions came after the fit without a limit. Times of fits are of one thread of a machine with other work to do. Evidence and held-out pictures
 disagree here: convolutions were not trained, and evidence asks what all weights could have learnt.
