@@ -16,7 +16,7 @@ VALUES = Path(__file__).parent / "values.safetensors"
 def numbers_of(name: str) -> dict[str, Tensor]:
     """The numbers of a case by its name and theirs, in double."""
     found = CASES[name].make().items()
-    return {f"{name}/{key}": torch.as_tensor(value).detach().double().contiguous() for key, value in found}
+    return {f"{name}/{key}": torch.as_tensor(value, dtype=torch.float64).detach().contiguous() for key, value in found}
 
 
 def main() -> None:
