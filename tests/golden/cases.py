@@ -272,7 +272,7 @@ def evidence_isotropic() -> Values:
 
 @case(EVIDENCE)
 def evidence_groups_and_noises() -> Values:
-    """A precision for each of two groups, a noise for each of three outputs; then held-out data."""
+    """A precision for each of two groups, a noise for each of three outputs; `at` others."""
     phi, y = design(17, 8, 3, seed=50)
     y = y + torch.tensor([0.3, 0.6, 1.1], dtype=torch.float64) * normal(17, 3, seed=51)
     prior = lw.PerGroup({"first": slice(0, 5), "last": slice(5, 8)})
@@ -725,7 +725,7 @@ def poisson() -> Values:
 
 @case(FISHER_MODE)
 def heteroscedastic() -> Values:
-    """Two targets a datum, four outputs; then a precision from held-out data."""
+    """Two targets a datum, four outputs."""
     model, x = mlp(4), normal(50, 3, seed=1)
     mean, log_variance = model(x).detach().chunk(2, dim=1)
     y = mean + (0.5 * log_variance).exp() * normal(50, 2, seed=140)
@@ -748,7 +748,7 @@ def heteroscedastic_held_out() -> Values:
 
 @case(MODE)
 def own_likelihood() -> Values:
-    """Waiting times, the output being the logarithm of their rate; a logistic noise of two outputs by its Fisher."""
+    """Waiting times, the output being the logarithm of their rate."""
     waiting = lw.likelihood(
         lambda f, y: f - y * f.exp(),
         mean=lambda f: (-f).exp(),
