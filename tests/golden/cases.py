@@ -748,7 +748,7 @@ def heteroscedastic() -> Values:
 @case(HELD_OUT)
 def heteroscedastic_held_out() -> Values:
     model, x = mlp(4), normal(50, 3, seed=1)
-    mean, log_variance = elsewhere(model)(x).detach().chunk(2, dim=1)
+    mean, log_variance = elsewhere(model, 0.25)(x).detach().chunk(2, dim=1)
     y = mean + (0.5 * log_variance).exp() * normal(50, 2, seed=140)
     posterior = lw.fit(
         model, (x[:30], y[:30]), lw.HeteroscedasticGaussian(), validation=(x[30:], y[30:]), draws=DRAWS
