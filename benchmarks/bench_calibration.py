@@ -53,7 +53,7 @@ def linear(seed: int, n: int, method) -> tuple[int, list[float]]:
         posterior.predict(new),
         new @ truth + NOISE * torch.randn(1, generator=random, dtype=torch.float64),
     )
-    rank = int((new @ posterior.draws < new @ truth).sum())
+    rank = int((new @ posterior.draws.mT < new @ truth).sum())
     return rank, covered(datum[0], prediction.mean[0], prediction.variance[0].sqrt())
 
 
@@ -69,7 +69,7 @@ def labels(seed: int, n: int, method) -> tuple[int, list[float]]:
         lw.LinearModel(x, y, lw.Bernoulli()), prior=lw.Isotropic(PRECISION), method=method, draws=DRAWS, seed=seed
     )
     prediction = posterior.predict(new)
-    rank = int((new @ posterior.draws < new @ truth).sum())
+    rank = int((new @ posterior.draws.mT < new @ truth).sum())
     std = prediction.epistemic_variance[0].sqrt()
     return rank, covered((new @ truth)[0], prediction.mean[0], std)
 
@@ -95,7 +95,7 @@ def linearised(seed: int, n: int, method) -> tuple[int, list[float]]:
         seed=seed,
     )
     prediction = posterior.predict(new, mean="linear")
-    rank = int((jacobian[n:] @ posterior.draws < jacobian[n:] @ truth).sum())
+    rank = int((jacobian[n:] @ posterior.draws.mT < jacobian[n:] @ truth).sum())
     return rank, covered(y[n], prediction.mean[0, 0], prediction.variance[0, 0].sqrt())
 
 

@@ -89,7 +89,7 @@ def measure(
         "log_density_unit": unit_log_density(mean, truth),
         **spread(truth - mean, std, floor),
         "noise_ratio": tuned.noise_std / scan.noise_std, "tuning": tuned.method, "notes": list(tuned.notes),
-        "posterior": {key: diagnostics.get(key) for key in ("method", "converged", "limited_by", "block_steps", "error_bound")},
+        "posterior": {key: getattr(diagnostics, key) for key in ("method", "converged", "limited_by", "block_steps", "error_bound")},
         "settings": {key: str(value) for key, value in asdict(settings).items()}, "seconds": seconds,
     }  # fmt: skip
 

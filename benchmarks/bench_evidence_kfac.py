@@ -53,7 +53,7 @@ def measure(kind: str, data: str, seed: int) -> dict:
     for way, (where, count) in WAYS.items():
         groups = "normalised" if kind == "batchnorm" else "layer"
         prior = lw.Isotropic() if count == 1 else lw.PerGroup(groups)
-        posterior = lw.fit(model, pair, lw.Categorical(), prior=prior, method=lw.KFAC(), evidence_at=where, draws=0,
+        posterior = lw.fit(model, pair, lw.Categorical(), prior=prior, method=lw.KFAC(evidence_at=where), draws=0,
                            progress=False)  # fmt: skip
         probs = posterior.predict(x).probs.double()
         found[way] = {

@@ -82,8 +82,8 @@ def measure(name: str, seed: int, train: int, epochs: int, held_out: int, test: 
         "weights": sum(part.numel() for part in model.parameters()), "training_accuracy": fitted(model, chosen),
         "seconds_by_part": spent,
         "precision": {"KFAC": precision, "exact": float(exact.prior.precision[0])}, "multiple_for_networks": multiple,
-        "method": exact.diagnostics["method"],
-        "edge_of_range": [one.diagnostics["edge_of_range"] for one in (factored, exact)],
+        "method": exact.diagnostics.method,
+        "edge_of_range": [one.diagnostics.edge_of_range for one in (factored, exact)],
         "roads": {road: {k: v for k, v in scores.items() if k != "each"} for road, scores in found.items()},
     }  # fmt: skip
 

@@ -1,7 +1,7 @@
 """Does the memory of a whole fit come out as foretold?
 
 LeNet with class labels, float32, `Exact` with 32 draws, `Krylov` and `CG` with 8. The peak of resident memory during the fit,
-over what the process held before, beside `diagnostics["memory"]`, which is worked out before anything large is made.
+over what the process held before, beside `diagnostics.memory`, which is worked out before anything large is made.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def measure(n: int, method: str = "exact") -> dict:
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
     before = resident("VmRSS")
     posterior = lw.fit(model, (x, y), lw.Categorical(), draws=8 if method != "exact" else 32, **options)
-    peak, predicted = resident("VmHWM") - before, posterior.diagnostics["memory"][method]
+    peak, predicted = resident("VmHWM") - before, posterior.diagnostics.memory[method]
     return {"peak_bytes": peak, "predicted_bytes": predicted, "predicted_over_measured": predicted / peak}
 
 

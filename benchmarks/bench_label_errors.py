@@ -72,7 +72,7 @@ def measure(n: int, hidden: int, decay: float, epochs: int, seeds: int) -> dict:
         accuracy.append(float((model(x).argmax(1) == labels).double().mean()))
         chosen.append(PRECISIONS[best])
     return {
-        "weights": len(first.mean),
+        "weights": first.map.weights,
         "training_accuracy": sum(accuracy) / seeds,
         "by_chance": FLIPPED / n,
         **{f"precision_at_50_{name}": sum(values) / seeds for name, values in found.items()},

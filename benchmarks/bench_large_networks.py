@@ -96,7 +96,7 @@ def all_weights(width: int, n: int, draws: int, held_out: int, memory: str, pict
     held = task.test[0][:held_out], task.test[1][:held_out]
     started = time.perf_counter()
     posterior = lw.fit(
-        model, (x, y), lw.Categorical(), prior=lw.GPrior(), validation=held, draws=draws, total=pictures, memory=memory,
+        model, (x, y), lw.Categorical(), prior=lw.GPrior(), validation=held, draws=draws, total=pictures, max_memory=memory,
         progress=False,
     )  # fmt: skip
     fit_seconds = time.perf_counter() - started
@@ -139,13 +139,13 @@ def told(model: nn.Module, task: Any, posterior: lw.Posterior, held_out: int, fi
     d = posterior.diagnostics
     gap = metrics.paired(metrics.nll_each(found.probs.double(), y), metrics.nll_each(plain, y))
     return {
-        "weights": len(posterior.mean), "method": d["method"], "why": d["why"], "data_passes": d["data_passes"],
-        "converged": d["converged"], "prior_precision": float(posterior.prior.precision[0]),
-        "effective_dimension": posterior.effective_dimension.value, "held_out": d["held_out"],
+        "weights": posterior.map.weights, "method": d.method, "why": d.why, "data_passes": d.data_passes,
+        "converged": d.converged, "prior_precision": float(posterior.prior.precision[0]),
+        "effective_dimension": posterior.effective_dimension.value, "held_out": d.held_out,
         "fit_seconds": fit_seconds, "predict_seconds_a_picture": seconds, "forward_seconds_a_picture": forward,
         "nll": metrics.nll(found.probs.double(), y), "nll_of_the_network": metrics.nll(plain, y),
         "nll_over_the_network": gap.mean, "standard_error": gap.standard_error,
-        "free_bytes": d["memory"]["free"], "exact_bytes": d["memory"]["exact"],
+        "free_bytes": d.memory["free"], "exact_bytes": d.memory["exact"],
     }  # fmt: skip
 
 

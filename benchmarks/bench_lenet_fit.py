@@ -19,8 +19,7 @@ from typing import Any
 import harness
 
 import lapwing as lw
-from lapwing.bayes.noise import PRIOR, Noise
-from lapwing.bayes.statistics import from_space, whiten
+from lapwing.bayes.statistics import from_space
 from lapwing.bench import data, networks
 from lapwing.linalg import krylov
 from lapwing.training import train
@@ -57,13 +56,11 @@ def deviations(posterior: Any, new: Any) -> Any:
 
 def grown(posterior: Any) -> Any:
     """The same draws from a larger space."""
-    (known,) = posterior.statistics
-    ritz = known.basis
+    found = posterior.gaussian
+    known, ritz = found.statistics, found.ritz
     space = krylov.grow(ritz.operator, ritz.space, max(2, ritz.space.steps // 4))
     larger = from_space(space, ritz, count=known.count, log_weight=known.log_weight)
-    normals = Noise(posterior.seed, PRIOR).rows(0, len(posterior.prior.scale), posterior.deviations.shape[1])
-    belief = whiten((larger,), posterior.prior, posterior.noise_precision, normals)
-    return replace(posterior, statistics=(larger,), belief=belief, deviations=belief.deviations(normals).double())
+    return replace(posterior, gaussian=replace(found, statistics=larger, ritz=larger.basis))
 
 
 def whole_fit(model: Any, x: Any, y: Any, new: Any, draws: int) -> dict:
@@ -79,10 +76,10 @@ def whole_fit(model: Any, x: Any, y: Any, new: Any, draws: int) -> dict:
     ours, exact = deviations(posterior, new), deviations(grown(posterior), new)
     shutil.rmtree(folder)
     return {
-        "weights": d["weights"], "rows": d["observations"], "mean_confidence": confidence,
+        "weights": d.weights, "rows": d.observations, "mean_confidence": confidence,
         "prior_precision": float(posterior.prior.precision[0]), "effective_dimension": posterior.effective_dimension.value,
-        "block_passes": d["data_passes"], "block_steps": d["block_steps"], "columns_per_draw": d["column_products"] / draws,
-        "mode_passes": d["mode_passes"], "error_bound": d["error_bound"],
+        "block_passes": d.data_passes, "block_steps": d.block_steps, "columns_per_draw": d.column_products / draws,
+        "mode_passes": d.mode_passes, "error_bound": d.error_bound,
         "function_error": float((ours - exact).norm() / exact.norm()), "log_evidence": posterior.log_evidence.value,
         "fit_seconds": seconds, "forward_passes_that_take_as_long": seconds / forward,
     }  # fmt: skip

@@ -14,7 +14,7 @@ import harness
 from bench_lenet_fit import RTOL, deviations, trained
 
 import lapwing as lw
-from lapwing.bayes.solving import stored_features
+from lapwing.bayes.methods.storing import stored_features
 
 CELLS: dict[str, dict[str, Any]] = {
     "digits, small": {"source": "digits", "n": 100, "epochs": 10, "draws": 4, "sgd": [4, 16]},
@@ -44,7 +44,7 @@ def measure(source: str, n: int, epochs: int, draws: int, sgd: list[int], precis
         errors[str(number)] = float((deviations(drawn, new) - truth).norm() / truth.norm())
     return {
         "effective_dimension": exact.effective_dimension.value, "prior_precision": float(exact.prior.precision[0]),
-        "block_passes": krylov.diagnostics["data_passes"],
+        "block_passes": krylov.diagnostics.data_passes,
         "function_error": float((deviations(krylov, new) - truth).norm() / truth.norm()), "sgd": errors,
     }  # fmt: skip
 

@@ -61,8 +61,7 @@ def measure(n: int, classes: int, std: float) -> dict:
     import torch
 
     import lapwing as lw
-    from lapwing.bayes.outputs.spread import Spread
-    from lapwing.bayes.predictive.probabilities import probabilities
+    from lapwing.bayes.likelihoods.spread import Spread
 
     mean, covariance = logits(n, classes, std, seed=classes)
     if classes <= 3:
@@ -72,11 +71,11 @@ def measure(n: int, classes: int, std: float) -> dict:
         truth, own_error = by_draws(mean, covariance)
     result = {"reference": "quadrature" if classes <= 3 else "draws", "reference_difference": own_error, "links": {}}
     spread = Spread(covariance.diagonal(dim1=1, dim2=2), covariance)
-    tries = {link: probabilities(lw.Categorical(), link, mean, spread) for link in lw.Categorical().links}
+    tries = {link: lw.Categorical().probabilities(link, mean, spread) for link in lw.Categorical().links}
     tries["none"] = mean.softmax(1)
     if classes == 2:  # one logit, the difference of the two
         variance = covariance[:, 0, 0] + covariance[:, 1, 1] - 2 * covariance[:, 0, 1]
-        second = probabilities(lw.Bernoulli(), "quadrature", mean[:, 1] - mean[:, 0], Spread(variance, None))
+        second = lw.Bernoulli().probabilities("quadrature", mean[:, 1] - mean[:, 0], Spread(variance, None))
         tries["quadrature"] = torch.stack([1 - second, second], dim=1)
     for link, found in tries.items():
         errors = (found - truth).abs().max(1).values

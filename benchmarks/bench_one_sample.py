@@ -43,7 +43,7 @@ def measure(n: int, m: int, hidden: int, draws: list[int], seeds: int, noise_std
         "weights": features.shape[1],
         "effective_dimension": float(exact.effective_dimension),
         "prior_precision": float(exact.prior.precision[0]),
-        "noise_precision": float(exact.noise_precision[0]),
+        "noise_precision": float(exact.gaussian.noise_precision[0]),
     }
     for k in draws:
         started = time.perf_counter()
@@ -53,7 +53,7 @@ def measure(n: int, m: int, hidden: int, draws: list[int], seeds: int, noise_std
         ]
         prior, noise, gamma = (
             np.array([float(value(run)) / float(value(exact)) - 1 for run in runs])
-            for value in (lambda p: p.prior.precision[0], lambda p: p.noise_precision[0], lambda p: p.effective_dimension)
+            for value in (lambda p: p.prior.precision[0], lambda p: p.gaussian.noise_precision[0], lambda p: p.effective_dimension)
         )  # fmt: skip
         lost = [exact.at(float(run.prior.precision[0]), float(run.likelihood.noise_std)).log_evidence for run in runs]
         result[f"draws_{k}"] = {
@@ -65,8 +65,8 @@ def measure(n: int, m: int, hidden: int, draws: list[int], seeds: int, noise_std
             "effective_dimension_error_rms": float(np.sqrt((gamma**2).mean())),
             "effective_dimension_error_theory": float((2 / (k * float(exact.effective_dimension))) ** 0.5),
             "log_evidence_lost": float(exact.log_evidence) - float(np.mean([float(value) for value in lost])),
-            "passes": float(np.mean([run.diagnostics["data_passes"] for run in runs])) / 2,
-            "converged": all(run.diagnostics["converged"] for run in runs),
+            "passes": float(np.mean([run.diagnostics.data_passes for run in runs])) / 2,
+            "converged": all(run.diagnostics.converged for run in runs),
             "seconds_each": (time.perf_counter() - started) / seeds,
         }
     return result

@@ -253,13 +253,13 @@ def tuned_in(case: Case, space: krylov.Space) -> float:
 def by_itself(case: Case, exact: lw.Posterior) -> dict:
     """`infer` with its own stopping rule, its draws compared with exact ones at the precisions it found."""
     ours = lw.infer(exact.model, prior=lw.Isotropic(), method=lw.Krylov(rtol=TOLERANCE), draws=DRAWS)
-    truth = exact.at(float(ours.prior.precision[0]), float(ours.likelihood.noise_std)).deviations
-    last = "dual" in ours.diagnostics["method"]
+    truth = exact.at(float(ours.prior.precision[0]), float(ours.likelihood.noise_std)).gaussian.deviations
+    last = "dual" in ours.diagnostics.method
     return {
-        "passes": (ours.diagnostics["data_passes"] + last) / 2,
-        "columns": (ours.diagnostics["column_products"] + last * (DRAWS + 1)) / 2,
-        "error": replace(case, truth=truth).error(ours.deviations),
-        "error_bound": ours.diagnostics["error_bound"],
+        "passes": (ours.diagnostics.data_passes + last) / 2,
+        "columns": (ours.diagnostics.column_products + last * (DRAWS + 1)) / 2,
+        "error": replace(case, truth=truth).error(ours.gaussian.deviations),
+        "error_bound": ours.diagnostics.error_bound,
         "prior_precision_error": float(ours.prior.precision[0]) / case.alpha - 1,
     }
 
@@ -305,8 +305,8 @@ def problem_of(name: str, rows: int | None, degree: int, fourier_features: int, 
     )
     n, d = features.shape
     noise = Noise(0, DATA).rows(0, n, DRAWS), Noise(0, PRIOR).rows(0, d, DRAWS)
-    alpha, beta = float(exact.prior.precision[0]), float(exact.noise_precision[0])
-    return exact, Case(features, phi[:split], targets[:, None], *noise, alpha, beta, exact.deviations)
+    alpha, beta = float(exact.prior.precision[0]), float(exact.gaussian.noise_precision[0])
+    return exact, Case(features, phi[:split], targets[:, None], *noise, alpha, beta, exact.gaussian.deviations)
 
 
 def measure(epochs: int, seed: int, **data) -> dict:

@@ -90,10 +90,10 @@ def measure(kind: str, data: int) -> dict:
     before = resident("VmRSS")
     seconds, prediction = harness.timed(lambda: posterior.predict(new))
     peak = resident("VmHWM") - before
-    weights, outputs = len(posterior.mean), prediction.mean[0].numel()
+    weights, outputs = posterior.map.weights, prediction.mean[0].numel()
     return {
-        "method": posterior.diagnostics["method"],
-        "why": posterior.diagnostics["why"],
+        "method": posterior.diagnostics.method,
+        "why": posterior.diagnostics.why,
         "weights": weights,
         "outputs_per_datum": outputs,
         "predict_seconds": seconds,

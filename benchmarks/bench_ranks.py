@@ -122,8 +122,8 @@ def worker(folder: str, rank: int, ranks: int, n: int, by: str) -> None:
     work, peak, started = time.process_time() - started, resident("VmHWM") - before, time.process_time()
     predicted = posterior.predict(x[: n // 2], shard=True)
     told = {
-        "work": work, "bytes": peak, "weights": len(posterior.mean), "passes": posterior.diagnostics["data_passes"],
-        "ranks": posterior.diagnostics["ranks"], "predicting": time.process_time() - started,
+        "work": work, "bytes": peak, "weights": posterior.map.weights, "passes": posterior.diagnostics.data_passes,
+        "ranks": posterior.diagnostics.ranks, "predicting": time.process_time() - started,
         "variance": float(predicted.epistemic_variance.sum()),
     }  # fmt: skip
     torch.save(posterior.functions(x[:5]), f"{folder}/{rank}.pt")

@@ -33,7 +33,7 @@ CELLS: dict[str, dict[str, Any]] = {
 PRIORS = {
     "g": lambda: lw.GPrior(),
     "isotropic": lambda: lw.Isotropic(),
-    "g per weight": lambda: lw.GPrior(each="weight"),
+    "g per weight": lambda: lw.GPrior(scale_per="weight"),
 }
 
 
@@ -49,15 +49,15 @@ def measure(n: int, prior: str, select: str | None, pictures: int | None) -> dic
         validation=(x[:HELD_OUT], y[:HELD_OUT]), progress=False,
     )  # fmt: skip
     spent["fit_seconds"] = time.perf_counter() - started
-    temperature = posterior.diagnostics["temperature_scaling"]["temperature"]
+    temperature = posterior.diagnostics.temperature_scaling["temperature"]
     started = time.perf_counter()
     found = {name: predicted(posterior, inputs, temperature) for name, (inputs, _) in sets.items()}
     spent["predict_seconds_per_image"] = (time.perf_counter() - started) / sum(len(pair[0]) for pair in sets.values())
     scores = {name: scored(found[name], labels) for name, (_, labels) in sets.items() if labels is not None}
     return {
         "prior_precision": float(posterior.prior.precision[0]), "temperature": temperature,
-        "effective_dimension": posterior.effective_dimension.value, "method": posterior.diagnostics["method"],
-        "held_out": posterior.diagnostics["held_out"], **spent, **scores, "auroc": separation(found["test"], found["ood"]),
+        "effective_dimension": posterior.effective_dimension.value, "method": posterior.diagnostics.method,
+        "held_out": posterior.diagnostics.held_out, **spent, **scores, "auroc": separation(found["test"], found["ood"]),
     }  # fmt: skip
 
 
@@ -99,7 +99,7 @@ def predicted(posterior: lw.Posterior, x: Tensor, temperature: float) -> dict[st
         parts.append({
             "lapwing": prediction.probs.double(), "MAP": logits.softmax(1),
             "temperature scaling": (logits / temperature).softmax(1),
-            "novelty": prediction.novelty.mean(1), "mutual information": prediction.mutual_information,
+            "novelty": prediction.novelty, "mutual information": prediction.mutual_information,
             "variance": prediction.epistemic_variance.mean(1),
         })  # fmt: skip
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}

@@ -45,7 +45,7 @@ def measure(n: int, test: int, structure: str, held_out: int = HELD_OUT, who: st
     def ours(validation: tuple | None) -> Any:
         last, kfac = (
             {"select": lambda name: name.startswith("linear.")},
-            {"method": lw.KFAC(), "evidence_at": "weights"},
+            {"method": lw.KFAC(evidence_at="weights")},
         )
         return lw.fit(
             model, train, lw.Categorical(), prior=lw.Isotropic(None if validation else PRECISION), validation=validation,

@@ -32,22 +32,23 @@ def measure(n: int, d: int, repeats: int, seed: int) -> dict:
     x, rng = matrix(n, d, seed)
     y = x @ rng.normal(size=d) / NON_ZEROS**0.5 + 0.5 * rng.normal(size=n) + 1.0
     block = rng.normal(size=(d, 2 * DRAWS + 1))
-    before, spaces = harness.peak_memory(), []
+    before, posteriors = harness.peak_memory(), []
 
     def one_pass() -> float:
         return harness.timed(lambda: x.T @ (x @ block))[0]
 
-    def recorded(*arguments, grown=ridge.shared_space):
-        spaces.append(grown(*arguments))
-        return spaces[-1]
+    def recorded(*arguments, found=ridge.find):
+        posteriors.append(found(*arguments))
+        return posteriors[-1]
 
-    ridge.DRAWS, ridge.shared_space = DRAWS, recorded
+    ridge.DRAWS, ridge.find = DRAWS, recorded
     one_pass()
     passes = [one_pass() for _ in range(repeats)]
     seconds, model = harness.timed(lambda: ridge.BayesianRidge().fit(x, y))
     peak = harness.peak_memory()
     passes += [one_pass() for _ in range(repeats)]
-    (found,), per_pass = spaces, statistics.median(passes)
+    (posterior,), per_pass = posteriors, statistics.median(passes)
+    found = posterior.gaussian.ritz
     chain, side = found.space.chain, found.space.side
     products = chain.passes + (side == "dual")  # one more makes weights of what is kept on the side of the data
     return {

@@ -45,15 +45,15 @@ def measure(n: int, d: int, draws: int, seed: int) -> dict:
         "fit_bytes": peak - before,
         "fit_columns": (peak - before) / (8 * n),
         "targets_bytes": 8 * n,
-        "basis_bytes": 8 * d * found["directions"],
+        "basis_bytes": 8 * d * found.directions,
         "stored_features_bytes": 8 * n * d,
-        "passes": found["data_passes"] / 2,
-        "block_steps": found["block_steps"],
-        "converged": found["converged"],
+        "passes": found.data_passes / 2,
+        "block_steps": found.block_steps,
+        "converged": found.converged,
         "prior_precision": float(posterior.prior.precision[0]),
-        "noise_precision": float(posterior.noise_precision[0]),
+        "noise_precision": float(posterior.gaussian.noise_precision[0]),
         "effective_dimension": float(posterior.effective_dimension),
-        "largest_residual": max(found["residuals"]),
+        "largest_residual": max(found.residuals),
     }
 
 

@@ -35,7 +35,11 @@ print(f"{np.mean(np.abs(y[3_500:] - mean) < 1.645 * std):.0%} of new rows are in
 # %%
 posterior = lw.infer(lw.LinearModel(counts[:3_500], y[:3_500], lw.Gaussian()), prior=lw.Isotropic(), draws=16)
 print(posterior)
-print({name: posterior.diagnostics[name] for name in ("data_passes", "block_steps", "error_bound", "converged")})
+found = posterior.diagnostics
+print(
+    f"passes {found.data_passes}, block steps {found.block_steps}, error bound {found.error_bound:.2g}, "
+    f"converged {found.converged}"
+)
 
 # %%
 some = np.argsort(mean)[::8]

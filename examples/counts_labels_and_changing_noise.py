@@ -21,7 +21,7 @@ def answer(likelihood, targets, outputs) -> tuple[lw.Posterior, lw.Prediction]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(1, 15), nn.Tanh(), nn.Linear(15, outputs))
     model = train(model, (x, targets), likelihood, optimiser=adam(0.01), epochs=150, progress=False)
-    posterior = lw.fit(model, (x, targets), likelihood, prior=lw.GPrior(hyperprior=lw.Gamma(1.0, 0.01)))
+    posterior = lw.fit(model, (x, targets), likelihood, prior=lw.GPrior(hyperprior=lw.GammaHyperprior(1.0, 0.01)))
     return posterior, posterior.predict(torch.tensor([[0.0], [2.0], [5.0]]))
 
 

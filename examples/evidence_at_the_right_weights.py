@@ -23,7 +23,7 @@ new_y = torch.sin(3 * new) + 0.15 * torch.randn(new.shape, generator=generator, 
 figure = Figure(figsize=(13, 3.6), layout="constrained")
 sweep, progress, scale, draws = figure.subplots(1, 4)
 # as many pairs as weights: exact
-weights_of = {"method": lw.LowRank(61, rtol=1e-8), "evidence_at": "weights"}
+weights_of = {"method": lw.LowRank(61, rtol=1e-8, evidence_at="weights")}
 
 
 def trained(model, steps, notes=()):
@@ -111,7 +111,8 @@ scale.legend(frameon=False, fontsize=8)
 
 # %%
 several = lw.fit(normed, (x, y), lw.Gaussian(0.15), prior=lw.PerGroup("normalised"))
-functions = several.features_at(new) @ several.prior.draw(lw.Noise(1), 8)
+normals = torch.randn(len(several.prior.std), 8, generator=generator, dtype=torch.float64)
+functions = several.map.features(new) @ (several.prior.std[:, None] * normals)
 draws.plot(new[:, 0], functions, lw=1)
 draws.set(title="draws from the prior", xlabel="x")
 figure.savefig("evidence_at_the_right_weights.png", dpi=100)

@@ -32,7 +32,7 @@ ways = {
     "diagonal": {"method": lw.Diagonal()},
     "exact over the last layer": {"method": lw.Exact(), "select": lw.last_layer(model)},
     "exact over 30 weights": {"method": lw.Exact(), "select": some},
-    "KFAC, evidence at the weights": {"method": lw.KFAC(), "evidence_at": "weights"},
+    "KFAC, evidence at the weights": {"method": lw.KFAC(evidence_at="weights")},
 }
 places = torch.tensor([[-1.5], [0.0]])
 grid = torch.linspace(-2.5, 2.5, 121)[:, None]

@@ -61,10 +61,10 @@ def main(folder: Path = Path("runs/demo")) -> None:
     with telling(console, "predicting"):
         sets, predicting = timed(lambda: evaluations(posterior, data))
     console.print(comparison(sets))
-    seconds = {"train": training, "fit": fitting, "predict": predicting}
+    seconds, weights = {"train": training, "fit": fitting, "predict": predicting}, posterior.map.weights
     found = recording.record(
         "Handwritten digits, the demo", posterior, sets, inputs=data.test[0], seconds=seconds, command="lapwing demo",
-        data=described(data), network=records.Network("a CNN with BatchNorm", len(posterior.mean), len(posterior.mean)),
+        data=described(data), network=records.Network("a CNN with BatchNorm", weights, weights),
     )  # fmt: skip
     records.save(found, folder)
     page = report.write(folder / "report.html", [found])

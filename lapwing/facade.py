@@ -12,8 +12,7 @@ from lapwing.bayes.likelihoods import Likelihood
 from lapwing.bayes.methods import Method
 from lapwing.bayes.posterior import Posterior
 from lapwing.bayes.priors import Prior
-from lapwing.bayes.solving.sharing import Shard
-from lapwing.bayes.solving.structured import EvidenceAt
+from lapwing.bayes.sharing import Shard
 from lapwing.linalg.progress import Report
 from lapwing.network.linearisation import linearise
 from lapwing.network.outputs import Output
@@ -23,8 +22,8 @@ from lapwing.network.parameters import Select
 def fit(
     model: nn.Module, data: Any, likelihood: Likelihood, *, prior: Prior | None = None, method: Method | None = None,
     select: Select = None, validation: Any = None, total: int | None = None, draws: int = 32, seed: int = 0,
-    evidence_at: EvidenceAt | None = None, progress: bool | Report | None = None, output: Output = None,
-    shard: Shard = None, checkpoint: Path | str | None = None, memory: float | str | None = None,
+    progress: bool | Report | None = None, output: Output = None, shard: Shard = None,
+    checkpoint: Path | str | None = None, max_memory: float | str | None = None,
 ) -> Posterior:  # fmt: skip
     """The posterior of a trained network, linearised at its weights: what `linearise` and then `infer` give.
 
@@ -38,6 +37,6 @@ def fit(
     """
     linear = linearise(model, data, likelihood, select=select, total=total, output=output, checkpoint=checkpoint)
     return infer(
-        linear, prior=prior, method=method, validation=validation, draws=draws, seed=seed, evidence_at=evidence_at,
-        progress=progress, shard=shard, checkpoint=checkpoint, memory=memory,
+        linear, prior=prior, method=method, validation=validation, draws=draws, seed=seed,
+        progress=progress, shard=shard, checkpoint=checkpoint, max_memory=max_memory,
     )  # fmt: skip

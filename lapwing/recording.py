@@ -15,7 +15,6 @@ from typing import Any, Literal, final
 import numpy as np
 
 import lapwing.records as records
-from lapwing.bayes.likelihoods import Bernoulli
 from lapwing.bayes.posterior import Posterior
 
 BATCH = 256  # inputs predicted at once
@@ -44,14 +43,14 @@ def record(
         "seed": posterior.seed, "solve": solve(posterior), "curve": curve(posterior), "peak_bytes": peak_bytes(),
         "layers": () if inputs is None else layers(posterior, inputs),
         "influence": None if targets is None else influence(posterior, targets),
-        "network": records.Network("", len(posterior.mean), len(posterior.mean)),
+        "network": records.Network("", posterior.map.weights, posterior.map.weights),
     }  # fmt: skip
     return records.Record(name, task(posterior), tuple(evaluations), **(defaults | known))
 
 
 def task(posterior: Posterior) -> Literal["classification", "regression"]:
     """What a posterior predicts: classes, or numbers."""
-    return "regression" if posterior.tangent is None else "classification"
+    return "classification" if posterior.likelihood.has_classes else "regression"
 
 
 def evaluation(
@@ -132,19 +131,19 @@ def _batch(posterior: Posterior, inputs: Any, shard: bool) -> Predicted:
     def flat(values: Any) -> np.ndarray:
         return np.asarray(values.detach().cpu().double().reshape(len(inputs), -1))
 
-    scores = {"novelty": flat(found.novelty).mean(1)}
-    if posterior.tangent is None:
+    scores = {"novelty": flat(found.novelty)[:, 0]}
+    if found.likelihood.constant_curvature:
         return Predicted(
             mean=flat(found.mean), std=flat(found.std), epistemic_std=flat(found.epistemic_variance.sqrt()),
             noise_std=flat(found.aleatoric_variance.sqrt()), scores=scores,
         )  # fmt: skip
-    if not posterior.tangent.likelihood.has_classes:
+    if not found.likelihood.has_classes:
         raise ValueError(
             f"a record holds numbers with Gaussian noise or class labels, and this posterior's likelihood is "
-            f"{type(posterior.likelihood).__name__}: use its predictions themselves"
+            f"{type(found.likelihood).__name__}: use its predictions themselves"
         )
     logits, probs = flat(found.mean), flat(found.probs)
-    if isinstance(posterior.likelihood, Bernoulli) and probs.shape[1] > 1:
+    if not found.likelihood.exclusive_classes and probs.shape[1] > 1:
         raise ValueError(f"a record holds one label per input, and this posterior predicts {probs.shape[1]}")
     scores["mutual information"] = flat(found.mutual_information).mean(1)
     return Predicted(probs=_two(probs), plain=softened(logits, 1.0), logits=logits, scores=scores)
@@ -166,27 +165,34 @@ def softened(logits: np.ndarray, temperature: float) -> np.ndarray:
 
 def temperature(posterior: Posterior) -> float | None:
     """The temperature that scaling on the same held-out data found, where there were any."""
-    found = posterior.diagnostics.get("temperature_scaling")
-    return float(found["temperature"]) if isinstance(found, dict) and "temperature" in found else None
+    found = posterior.diagnostics.temperature_scaling
+    return None if found is None else float(found["temperature"])
 
 
 def solve(posterior: Posterior) -> records.Solve:
     """How a posterior was found, from its diagnostics."""
     d, prior, noise = posterior.diagnostics, posterior.prior, getattr(posterior.likelihood, "noise_std", None)
     names = prior.names if len(prior.names) > 1 else ("all weights",)
-    bound, evidence = d.get("error_bound"), posterior.log_evidence
-    parts = {name: float(value) for name, value in dataclasses.asdict(posterior.evidence_parts).items()}
     return records.Solve(
-        method=str(d.get("method", "")), why=str(d.get("why", "")), tuned_by=str(d.get("tuned_by", "")),
-        converged=bool(d.get("converged", True)), limited_by=str(d.get("limited_by") or ""),
-        data_passes=d.get("data_passes"), error_bound=None if bound is None else float(bound),
-        draws=posterior.deviations.shape[1], residuals=np.asarray(d.get("residuals", []), float),
+        method=d.method, why=d.why, tuned_by=d.tuned_by, converged=d.converged, limited_by=d.limited_by or "",
+        data_passes=d.data_passes, error_bound=d.error_bound, draws=d.draws,
+        residuals=np.asarray(d.residuals or (), float),
         precision={name: float(value) for name, value in zip(names, prior.precision, strict=True)},
         noise_std=() if noise is None else tuple(float(value) for value in noise.reshape(-1)),
-        temperature=temperature(posterior), log_evidence=_measured(evidence),
-        evidence_parts={name: value for name, value in parts.items() if value},
-        effective_dimension=_measured(posterior.effective_dimension),
+        temperature=temperature(posterior), effective_dimension=_measured(posterior.effective_dimension),
+        **_evidence(posterior),
     )  # fmt: skip
+
+
+def _evidence(posterior: Posterior) -> dict[str, Any]:
+    """The evidence where precisions were found by it, or where it costs nothing to know."""
+    if posterior.diagnostics.tuned_by == "held-out density" and not posterior.gaussian.evidence_is_closed_form:
+        return {}
+    parts = {name: float(value) for name, value in dataclasses.asdict(posterior.evidence_parts).items()}
+    return {
+        "log_evidence": _measured(posterior.log_evidence),
+        "evidence_parts": {name: value for name, value in parts.items() if value},
+    }
 
 
 def _measured(estimate: Any) -> records.Measured:
@@ -195,14 +201,14 @@ def _measured(estimate: Any) -> records.Measured:
 
 def curve(posterior: Posterior) -> records.Curve | None:
     """Evidence and held-out density over the precision, where the method knows more than one without long work."""
-    if posterior.held_out_curve is None and posterior.tangent is not None and not posterior.tangent.is_cheap:
+    if posterior.held_out_curve is None and not posterior.gaussian.curve_is_cheap:
         return None
     try:
         found = posterior.curve
     except ValueError:
         return None
     held_out = None if found.held_out is None else np.asarray(found.held_out)
-    evidence = None if found.log_evidence is None else np.asarray(found.log_evidence)
+    evidence = np.asarray(found.log_evidence) if bool(found.log_evidence.isfinite().any()) else None
     return records.Curve(np.asarray(found.precision), float(found.best_precision), evidence, held_out)
 
 
@@ -211,9 +217,9 @@ def layers(posterior: Posterior, inputs: Any) -> tuple[records.Layer, ...]:
 
     What layers have in common is left out: near training data they make up for each other.
     """
-    features = posterior.features_at(inputs[:PROBES])
+    features = posterior.map.features_at(inputs[:PROBES])
     layout = getattr(getattr(features, "network", None), "layout", None)
-    draws = posterior.deviations[:, :16]
+    draws = posterior.gaussian.deviations[:, :16]
     if layout is None or not draws.shape[1]:
         return ()
     groups = layout.layers()
@@ -237,11 +243,12 @@ def influence(posterior: Posterior, targets: Any) -> records.Influence | None:
     Exact for Gaussian noise. For class labels the leverages are exact at the curvature that the posterior uses, and the
     prediction without a datum is one Newton step away from that of the network.
     """
-    if posterior.tangent is not None and not posterior.tangent.likelihood.has_classes:
+    of = posterior.likelihood
+    if not (of.has_classes or of.constant_curvature):
         return None  # records know numbers and classes
-    labels = posterior.tangent is not None
+    labels = of.has_classes
     try:
-        found = posterior.leave_one_out(mean="network" if labels and posterior.centre is not None else "linear")
+        found = posterior.leave_one_out(mean="network" if labels and posterior.map.point is not None else "linear")
     except ValueError:  # not in closed form, or the training data are not there
         return None
     wanted = np.asarray(targets, float).reshape(len(found.leverage), -1)[:, 0]

@@ -22,7 +22,7 @@ from torch.func import functional_call
 
 from lapwing.arrays import check_archive
 from lapwing.atomic import write as write_atomically
-from lapwing.bayes.likelihoods import Categorical, Curved, Likelihood
+from lapwing.bayes.likelihoods import Likelihood
 from lapwing.linalg.memory import available_bytes
 from lapwing.linalg.progress import Report, reporter
 from lapwing.network.shuffling import Source
@@ -202,25 +202,7 @@ def log_prob(likelihood: Likelihood, outputs: Tensor, targets: Tensor, noise_std
 
     Outputs of shape (n, 1) and targets of shape (n,) belong together; nothing else is broadcast.
     """
-    if isinstance(likelihood, Categorical):
-        return likelihood.log_prob(outputs, targets.long())
-    shape = likelihood.targets_shape(outputs.shape) if isinstance(likelihood, Curved) else outputs.shape
-    if targets.numel() != shape.numel() or len(targets) != len(outputs):
-        raise ValueError(
-            f"targets of shape {tuple(targets.shape)} do not fit outputs of shape {tuple(outputs.shape)}: "
-            "expected one number per output"
-        )
-    if isinstance(likelihood, Curved):
-        return likelihood.log_prob(outputs, targets.reshape(shape).to(outputs))
-    outputs = outputs.reshape(targets.shape)
-    std = noise_std if likelihood.noise_std is None else likelihood.noise_std
-    std = outputs.new_ones(()) if std is None else std.to(outputs)
-    if std.ndim > 1 or (std.ndim == 1 and (targets.ndim == 1 or std.shape != targets.shape[1:])):
-        raise ValueError(
-            f"noise_std of shape {tuple(std.shape)} cannot be used with batches of targets {tuple(targets.shape)}: "
-            "expected a number or one per output"
-        )
-    return torch.distributions.Normal(outputs, std, validate_args=False).log_prob(targets.to(outputs)).sum()
+    return likelihood.log_prob_of_batch(outputs, targets, noise_std)
 
 
 @final

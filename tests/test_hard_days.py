@@ -8,11 +8,10 @@ import torch
 from torch import nn
 
 import lapwing as lw
-from lapwing.bayes.modes import newton
-from lapwing.bayes.modes.tangent import Known
+from lapwing.bayes.fits import newton
+from lapwing.bayes.methods import outputs
+from lapwing.bayes.methods.krylov import KrylovPreconditioner
 from lapwing.bayes.noise import DATA, PRIOR, Noise
-from lapwing.bayes.posterior.tuning import curves
-from lapwing.bayes.predictive import spreads
 from lapwing.bayes.statistics import Ritz
 from lapwing.linalg import krylov
 from lapwing.linalg.operators import Dense
@@ -40,7 +39,7 @@ def test_condition_numbers(condition, noise_std, shape):
     )
     expected = 1 / (alpha + (values / noise_std) ** 2)
     found = posterior.predict(right.mT).epistemic_variance
-    told = posterior.diagnostics["round_off"]
+    told = posterior.diagnostics.round_off
     assert told < 1e-3  # it is usable, and says so
     # features themselves are known to eps of the largest, so s is to eps and s² / σ² to 2 eps · s / σ²
     given = 2 * EPS * values * 10 / noise_std**2 / (alpha + (values / noise_std) ** 2)
@@ -56,15 +55,14 @@ def test_curves_over_precisions_have_the_variances_of_predictions(condition):
     model = lw.LinearModel(orthonormal(9, 9, 1) * values @ right.mT, normal(9, seed=4), lw.Gaussian(0.5))
     posterior = lw.infer(model, prior=lw.Isotropic(2.0), method=lw.Exact("dual"))
     new, none = Dense(right.mT), torch.zeros(31, 0, dtype=torch.float64)
-    spread = spreads.over_ratio(posterior.belief, new, (9,), none, 0, full=False)
-    _, in_units = curves._over_ratio(posterior.belief, new, none)
+    spread = outputs.over_ratio(posterior.gaussian.whitened, new, (9,), none, 0, full=False)
     for ratio in (1e-4, 1.0, 1e4):
         expected = 1 / (2.0 / ratio + values.square() / 0.25)
-        bound = 100 * posterior.diagnostics["round_off"] * max(ratio, 1.0) + 1e3 * EPS  # as in the test before
+        bound = 100 * posterior.diagnostics.round_off * max(ratio, 1.0) + 1e3 * EPS  # as in the test before
         for found in (
             posterior.at(precision=2.0 / ratio).predict(right.mT).epistemic_variance,
             spread(ratio).variance,
-            ratio * in_units(ratio),
+            posterior.gaussian.over_ratio(new, (9,), full=False, around=None)(ratio)[1].variance,
         ):
             assert float((found / expected - 1).abs().max()) <= bound
 
@@ -92,7 +90,7 @@ def test_columns_that_are_copies_and_columns_of_zeros(method):
         torch.testing.assert_close(found.epistemic_variance, expected.epistemic_variance)
     else:  # both are from 64 draws, of a relative standard error √(2/64) each
         assert ((found.epistemic_variance / expected.epistemic_variance).log().abs() < 5 * (4 / 64) ** 0.5).all()
-    assert two.diagnostics["converged"]
+    assert two.diagnostics.converged
 
 
 @pytest.mark.parametrize("likelihood", [lw.Gaussian(0.4), lw.Bernoulli()])
@@ -154,7 +152,7 @@ def test_noise_that_vanishes(noise_std):
     """The mean goes through the targets, and what is left of the variance there is at most that of the noise."""
     x, y = normal(7, 12, seed=1), normal(7, seed=2)
     posterior = lw.infer(lw.LinearModel(x, y, lw.Gaussian(noise_std)), prior=lw.Isotropic(1.0), method=lw.Exact())
-    found, told = posterior.predict(x), posterior.diagnostics["round_off"]
+    found, told = posterior.predict(x), posterior.diagnostics.round_off
     assert ((found.mean - y).abs() <= 10 * noise_std + 100 * told).all()
     assert (found.epistemic_variance >= 0).all()
     assert (found.epistemic_variance <= noise_std**2 * (1 + 1e-6) + 100 * told * x.square().sum(1)).all()
@@ -163,7 +161,7 @@ def test_noise_that_vanishes(noise_std):
 def test_targets_without_noise_say_that_the_noise_was_kept_from_zero():
     x = normal(30, 4, seed=1)
     posterior = lw.infer(lw.LinearModel(x, x @ normal(4, seed=2), lw.Gaussian()), method=lw.Exact())
-    assert posterior.diagnostics["noise_at_floor"]
+    assert posterior.diagnostics.noise_at_floor
     assert posterior.likelihood.noise_std < 1e-4
 
 
@@ -184,8 +182,8 @@ def test_single_precision_against_double(method, labels):
         fit.functions(new.to(kind)).double() for fit, kind in zip(results, (torch.float32, torch.float64), strict=True)
     )
     spread = expected.std(0).max()
-    told = [fit.diagnostics.get("error_bound", fit.diagnostics.get("round_off", 0.0)) for fit in results]
-    assert all(fit.diagnostics["converged"] for fit in results)
+    told = [told_by(fit) for fit in results]
+    assert all(fit.diagnostics.converged for fit in results)
     # the same noise behind every draw, so they differ by solver errors and by eps of single precision in the products
     assert float((found - expected).abs().max() / spread) <= 10 * sum(told) + 1e-3
 
@@ -199,7 +197,8 @@ def test_a_space_in_single_precision_preconditions_what_it_barely_knows(shape, d
     features = Dense((orthonormal(n, 40, 1) * values @ orthonormal(d, 40, 2).mT).float())
     block = krylov.Block(normal(d, 2, seed=3), normal(n, 2, seed=4), normal(n, 1, seed=5))
     space = krylov.grow(features, block, 6)
-    inverse = Known(Ritz(space, features, 1e-2, None), space.ritz / 1e-8).solve(torch.eye(d, dtype=torch.float64))
+    known = KrylovPreconditioner(Ritz(space, features, 1e-2, None), space.ritz / 1e-8)
+    inverse = known.solve(torch.eye(d, dtype=torch.float64))
     eps = torch.finfo(torch.float32).eps
     assert float(torch.linalg.eigvalsh((inverse + inverse.mT) / 2).min()) > eps**0.5
 
@@ -210,7 +209,7 @@ def test_a_preconditioner_that_is_none_costs_steps_and_not_the_mode():
             return -x
 
     model = lw.LinearModel(normal(30, 5, seed=1), (normal(30, seed=2) > 0).double(), lw.Bernoulli())
-    loss = lw.infer(model, prior=lw.Isotropic(0.5)).tangent.loss(torch.ones(5, dtype=torch.float64))
+    loss = lw.infer(model, prior=lw.Isotropic(0.5)).gaussian.fit.search.loss(torch.ones(5, dtype=torch.float64))
     start = torch.zeros(5, dtype=torch.float64)
     outputs = loss.features @ start[:, None]
     gradient = normal(5, seed=3)
@@ -220,7 +219,9 @@ def test_a_preconditioner_that_is_none_costs_steps_and_not_the_mode():
 
 
 def told_by(posterior: lw.Posterior) -> float:
-    return posterior.diagnostics.get("error_bound", posterior.diagnostics.get("round_off"))
+    """The error bound of a solver, or what round-off does to a decomposition."""
+    bound = posterior.diagnostics.error_bound
+    return posterior.diagnostics.round_off if bound is None else bound
 
 
 def exactly(features, targets, noise_std, precisions, data_noise, prior_noise):
@@ -260,16 +261,16 @@ def test_draws_and_means_are_those_of_sixty_digits_or_not_converged(condition, n
             prior=prior if name == "by group" else lw.Isotropic(0.5),
         )  # fmt: skip
         G, mean, draws, width = truths[name == "by group"]
-        found = torch.cat([posterior.deviations, posterior.mean[:, None]], dim=1)
+        found = torch.cat([posterior.gaussian.deviations, posterior.mean[:, None]], dim=1)
         with mpmath.workdps(60):
             wrong = [mpmath.matrix(found[:, j].tolist()) - (draws[:, j] if j < 2 else mean) for j in range(3)]
             error = max(float(mpmath.norm(G * column)) for column in wrong) / noise_std / width
         if method == lw.Exact():
-            told, by_singular_values = told_by(posterior), "svd" in posterior.diagnostics["method"]
+            told, by_singular_values = told_by(posterior), "svd" in posterior.diagnostics.method
             assert told < 1e-4  # it is usable, and says so
             # of variances; a singular value that comes from a Gram matrix is known to the root of that
             assert error <= (100 * told if by_singular_values else told**0.5), (name, error, told)
-        elif posterior.diagnostics["converged"]:
+        elif posterior.diagnostics.converged:
             assert error <= 2 * told_by(posterior), (name, error, told_by(posterior))  # γ itself is estimated
         else:
             assert told_by(posterior) > 1e-3

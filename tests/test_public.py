@@ -35,5 +35,7 @@ def test_a_fit_is_a_posterior_and_what_it_predicts_a_prediction():
     x = torch.linspace(-1, 1, 8).double().reshape(4, 2)
     posterior = lapwing.fit(network, (x, network(x).detach() + 0.1), lapwing.Gaussian(0.1), prior=lapwing.GPrior(1.0))
     assert isinstance(posterior, lapwing.Posterior)
+    assert posterior.draws.shape == (32, 9)  # draws first
+    assert posterior.sample(5).shape == (5, 9)
     assert isinstance(posterior.predict(x), lapwing.Prediction)
     assert isinstance(posterior.effective_dimension, lapwing.Estimate)

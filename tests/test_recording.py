@@ -30,7 +30,7 @@ def test_layers_have_the_variance_that_their_own_weights_cause(problem):
     own, start = {}, 0
     for name in names:
         flat = jacobian[name].reshape(48, -1).detach()
-        draws = posterior.deviations[start : start + flat.shape[1]]
+        draws = posterior.gaussian.deviations[start : start + flat.shape[1]]
         start += flat.shape[1]
         layer = name.partition(".")[0]
         own[layer] = own.get(layer, 0) + flat @ draws
@@ -61,7 +61,7 @@ def test_evaluations_hold_what_predict_says(problem):
     expected = posterior.predict(x[60:])
     assert np.allclose(found.method("lapwing").std, expected.std)
     assert np.allclose(found.method("MAP").std, expected.aleatoric_variance.sqrt())
-    assert np.allclose(found.method("lapwing").scores["novelty"], expected.novelty.mean(1), atol=1e-6)
+    assert np.allclose(found.method("lapwing").scores["novelty"], expected.novelty, atol=1e-6)
     record = recording.record("both", posterior, [found], inputs=x[:60], targets=y[:60])
     assert record.solve.noise_std == pytest.approx([float(posterior.likelihood.noise_std)])
     assert record.solve.log_evidence.value == pytest.approx(sum(record.solve.evidence_parts.values()))
@@ -98,7 +98,7 @@ def test_leverages_of_class_labels_are_those_of_a_refit(problem, total):
     rest = torch.arange(60) != 17
     smaller = None if total is None else 177  # three copies of one datum less
     without = lw.fit(model, (x[:60][rest], labels[rest]), lw.Categorical(), total=smaller, **options)
-    covariance = without.predict(x[17:18]).labels.spread.covariance[0]
+    covariance = without.predict(x[17:18]).observation.spread.covariance[0]
     probs, count = model(x[17:18]).detach().softmax(1)[0], 1 if total is None else 3
     curvature = count * (torch.diag(probs) - torch.outer(probs, probs))
     inverse = torch.linalg.inv(torch.eye(2).double() + covariance @ curvature)
@@ -107,7 +107,7 @@ def test_leverages_of_class_labels_are_those_of_a_refit(problem, total):
     logits = model(x[17:18]).detach()[0] + covariance @ slope
     left_out = posterior.leave_one_out(mean="network")
     torch.testing.assert_close(left_out.mean[17], logits, rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(left_out.prediction.labels.spread.covariance[17], covariance, rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(left_out.prediction.observation.spread.covariance[17], covariance, rtol=1e-6, atol=1e-9)
     assert found.log_density[17] == float(left_out.log_density[17])
     assert found.predicted[17] == int(logits.argmax())
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import torch
 from torch import Tensor
 
-from lapwing.bayes.likelihoods import Gaussian, Likelihood
-from lapwing.linalg.curvature import Curvature
-from lapwing.linalg.operators import Dense, LinearOperator, Sparse, as_operator, as_tensor
+from lapwing.bayes.likelihoods import GaussianSurrogate, Likelihood
+from lapwing.linalg.operators import Dense, LinearOperator, Sparse, Stacked, as_operator, as_tensor
 
 
 @final
@@ -26,7 +25,7 @@ class Observed:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Centre:
+class LinearisationPoint:
     """What a linear model was linearised from: its own outputs at new inputs, and its weights w̄."""
 
     outputs_at: Callable[[Any], Tensor]
@@ -34,8 +33,8 @@ class Centre:
     names: tuple[str, ...] = ()  # of the tensors that the weights come from
     mask: Tensor | None = None  # over these tensors, where only some of their weights are meant
     fingerprint: Callable[[], str] = str  # of everything that the outputs depend on, empty where it is not known
-    moved: Callable[[Any, Tensor], Tensor] | None = None  # its outputs at inputs with w̄ + a change (d,) for weights
-    observed: Callable[[Any], Observed] | None = None  # reads data of any kind
+    outputs_moved: Callable[[Any, Tensor], Tensor] | None = None  # its outputs at inputs with weights w̄ + a change (d,)
+    read: Callable[[Any], Observed] | None = None  # reads data of any kind
 
 
 @final
@@ -46,8 +45,9 @@ class LinearModel:
     `features` (n·m × d) is a NumPy array, SciPy sparse matrix, torch tensor or LinearOperator, the m outputs of
     one datum in consecutive rows. `targets` is (n,) or (n, m); class numbers (n,) for Categorical(). `weights` (n,)
     counts each datum that many times, or (n, m) each target under Gaussian noise. `features_at` makes the feature
-    operator of new inputs; for a design matrix that is the matrix itself. `centre` is the function that predictions
-    are drawn around, where it is not the linear model's own mean.
+    operator of new inputs; for a design matrix that is the matrix itself. `point` is what the model was linearised
+    from, whose outputs predictions are drawn around. `absorbed` counts observations that were spent before, as one is
+    on an intercept that targets and features were centred by.
 
     >>> from lapwing import Gaussian
     >>> model = LinearModel([[1.0, 0.0], [1.0, 1.0], [1.0, 2.0]], [0.1, 0.9, 2.1], Gaussian())
@@ -60,11 +60,12 @@ class LinearModel:
     likelihood: Likelihood
     weights: Any = None
     features_at: Callable[[Any], LinearOperator] = as_operator
-    centre: Centre | None = None
+    point: LinearisationPoint | None = None
     blocks: Tensor | None = None  # (d,), the number of the tensor that each weight belongs to
-    offset: Tensor | None = None  # (n · m,), added to Φ θ under a likelihood that is not Gaussian
+    offset: Tensor | None = None  # (n · m,), outputs at weights of zero, where these are not zero
     groups: Callable[[str], Mapping[str, Tensor]] | None = None  # the groups of weights that a kind of grouping makes
-    structure: Callable[[Any, Tensor, int], tuple[Curvature, dict[str, Any]]] | None = None  # of a method, scale, seed
+    structure: Any = None  # what a network can make of its layers, for structured methods
+    absorbed: float = 0.0
 
     def __post_init__(self) -> None:
         features, targets = as_operator(self.features), as_tensor(self.targets)
@@ -85,7 +86,7 @@ class LinearModel:
         if self.weights is None:
             return torch.ones(len(targets), dtype=torch.float64)
         weights = as_tensor(self.weights).double()
-        allowed = (targets.shape[:1], targets.shape) if isinstance(self.likelihood, Gaussian) else (targets.shape[:1],)
+        allowed = self.likelihood.weight_shapes(targets)
         if weights.shape not in allowed or not bool((weights.isfinite() & (weights >= 0)).all()):
             raise ValueError(
                 f"weights must be {len(targets)} finite numbers, none negative, got shape {tuple(weights.shape)}"
@@ -93,13 +94,6 @@ class LinearModel:
         if not bool((weights > 0).any()):
             raise ValueError("every weight is zero: no data are left")
         return weights
-
-    @property
-    def gaussian(self) -> Gaussian:
-        """The likelihood, which must be Gaussian."""
-        if not isinstance(self.likelihood, Gaussian):
-            raise TypeError(f"expected a Gaussian likelihood, got {self.likelihood!r}")
-        return self.likelihood
 
     @property
     def outputs(self) -> int:
@@ -111,20 +105,89 @@ class LinearModel:
         """How often each target counts."""
         return self.weights.reshape(-1).repeat_interleave(self.features.shape[0] // self.weights.numel())
 
-    def at_centre(self) -> Tensor:  # (n * m,)
-        """Φ w̄ at the weights of the centre, which the features of a network keep once it is known."""
-        if self.centre is None:
+    @property
+    def row_weights(self) -> Tensor:  # (n * m,)
+        """How often each target counts, times the precision given for it."""
+        given = self.likelihood.row_precision(self.targets)
+        return given.repeat_interleave(self.features.shape[0] // len(given)) * self.row_counts
+
+    @property
+    def noise_of(self) -> Tensor:  # (n * m,)
+        """The noise group of every target."""
+        return self.likelihood.noise_groups(self.targets, self.features.shape[0])
+
+    @property
+    def noise_groups(self) -> int:
+        """How many noises there are to be tuned or given."""
+        return int(self.noise_of.max()) + 1
+
+    def outputs_at_point(self) -> Tensor:  # (n * m,)
+        """The outputs of what was linearised: Φ w̄, which the features of a network keep once it is known, + offset."""
+        if self.point is None:
             raise ValueError("this model was not linearised from anything: it has no weights of its own")
         kept = getattr(self.features, "at_weights", None)
-        product = self.features @ self.centre.weights.to(self.features.like) if kept is None else kept
-        return product.double()
+        product = self.features @ self.point.weights.to(self.features.like) if kept is None else kept
+        return product.double() if self.offset is None else product.double() + self.offset.double()
+
+    def surrogate(self, outputs: Tensor | None = None) -> GaussianSurrogate:
+        """The Gaussian model with the likelihood's curvature at flat outputs, which Gaussian noise does not ask for."""
+        targets = self.targets
+        if self.offset is not None:
+            targets = self.likelihood.less_offset(targets, self.offset)
+        found = self.likelihood.surrogate(self.features, outputs, targets, self.weights)
+        return found if not self.absorbed else replace(found, counts=found.counts - self.absorbed)
+
+    def joined(self, more: LinearModel) -> LinearModel:
+        """The linear model of all data: these, then others."""
+        offset = None
+        if self.offset is not None or more.offset is not None:
+            offset = torch.cat([self.offsets(), more.offsets()])
+        likelihood = self.likelihood.joined(more.likelihood, self.targets.shape, more.targets.shape)
+        return replace(
+            self, features=_stacked(self.features, more.features), targets=torch.cat([self.targets, more.targets]),
+            weights=torch.cat([self.weights, more.weights]), offset=offset, likelihood=likelihood, structure=None,
+            groups=None,
+        )  # fmt: skip
+
+    def offsets(self) -> Tensor:  # (n * m,)
+        """Outputs at weights of zero."""
+        if self.offset is None:
+            return torch.zeros(self.features.shape[0], dtype=torch.float64)
+        return self.offset.double()
+
+    def without(self, places: Tensor) -> LinearModel:
+        """The same where data at some places weigh nothing: they keep their places."""
+        if not bool((self.weights[places].reshape(len(places), -1) > 0).any(1).all()):
+            raise ValueError(f"some of {places.tolist()} weigh nothing: they were removed before, or never counted")
+        weights = self.weights.clone()
+        weights[places] = 0
+        return replace(self, weights=weights)  # refuses where nothing is left
+
+    def only(self, places: Tensor) -> LinearModel:
+        """Some of the data, their features as a matrix."""
+        m = self.outputs
+        rows = torch.cat([self.features.rows(i * m, (i + 1) * m) for i in places.tolist()])
+        likelihood = self.likelihood.for_data(places, self.targets.shape)
+        offset = None if self.offset is None else self.offset.reshape(-1, m)[places].reshape(-1)
+        return LinearModel(rows, self.targets[places], likelihood, weights=self.weights[places], offset=offset)
+
+    def misfit(self, outputs: Tensor) -> Tensor:  # (noise groups,)
+        """−2 log p at flat outputs; under Gaussian noise the squared residuals in units of the noise given."""
+        return self.likelihood.misfit(outputs, self.targets, self.weights)
 
 
-def left_by_centre(model: LinearModel) -> Tensor:  # (noise groups,)
-    """The root mean square of what the centre itself leaves of the targets, under Gaussian noise."""
-    residuals, groups = model.targets.reshape(-1).double() - model.at_centre(), model.gaussian.row_groups(model.targets)
-    counts = model.row_counts
+def network_residual_rms(model: LinearModel) -> Tensor:  # (noise groups,)
+    """The root mean square of what the network itself leaves of its targets, under Gaussian noise."""
+    residuals = model.targets.reshape(-1).double() - model.outputs_at_point()
+    groups, counts = model.noise_of, model.row_counts
     return (groups.bincount(counts * residuals.square()) / groups.bincount(counts)).sqrt()
+
+
+def _stacked(old: LinearOperator, new: LinearOperator) -> LinearOperator:
+    if isinstance(old, Dense):
+        return Dense(torch.cat([old.matrix, new.rows(0, new.shape[0]).to(old.matrix)]))
+    heights = (old.shape[0], new.shape[0])
+    return Stacked(lambda part: part, [(old,), (new,)], heights, old.shape[1], old.like)
 
 
 def check_finite(what: str, operator: LinearOperator) -> None:

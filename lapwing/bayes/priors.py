@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol, final
 import torch
 from torch import Tensor
 
-from lapwing.bayes.likelihoods import Gamma
+from lapwing.bayes.likelihoods import GammaHyperprior
 from lapwing.bayes.noise import PRIOR, Noise
 from lapwing.linalg.operators import Diagonal, LinearOperator, as_tensor
 
@@ -62,8 +62,15 @@ class Prior(Protocol):
         """Whether the precision is to be found from data."""
 
     @property
-    def hyperprior(self) -> Gamma | None:
+    def hyperprior(self) -> GammaHyperprior | None:
         """A density over the log precision, used in tuning."""
+
+    @property
+    def group_count(self) -> int:
+        """How many precisions it has."""
+
+    def free(self, groups: int) -> Tensor:  # (groups,), bool
+        """Which of its precisions are to be found from data."""
 
     def on(self, features: LinearOperator, row_weights: Tensor, blocks: Tensor | None = None) -> DiagonalPrior:
         """The prior over the columns of these features; `blocks` numbers the tensor that each belongs to."""
@@ -79,14 +86,19 @@ class Isotropic:
     """
 
     precision: float | None = None
-    hyperprior: Gamma | None = None
+    hyperprior: GammaHyperprior | None = None
 
     def __post_init__(self) -> None:
         _check(self.precision)
 
+    group_count = 1
+
     @property
     def tuned(self) -> bool:
         return self.precision is None
+
+    def free(self, groups: int) -> Tensor:
+        return torch.full((groups,), self.tuned)
 
     def on(self, features: LinearOperator, row_weights: Tensor, blocks: Tensor | None = None) -> DiagonalPrior:  # noqa: ARG002
         scale = torch.ones(features.shape[1], dtype=torch.float64)
@@ -99,24 +111,30 @@ class GPrior:
     """One precision for features scaled to unit curvature: A = precision · diag(ΦᵀΦ), at unit noise.
 
     The choice does not depend on the units of a feature, nor on the scale of a network's tensor. The weights of one
-    tensor of a network share the mean of their curvatures, and with `each="weight"` have their own, held above `floor`
-    times that mean, so that weights the data say nothing about keep a proper prior; a tensor without any curvature, or
-    a feature that is always zero, gets the mean of all. The columns of a design matrix are tensors of their own.
+    tensor of a network share the mean of their curvatures, and with `scale_per="weight"` have their own, held above
+    `floor` times that mean, so that weights the data say nothing about keep a proper prior; a tensor without any
+    curvature, or a feature that is always zero, gets the mean of all. The columns of a design matrix are tensors of
+    their own.
     """
 
     precision: float | None = None
-    hyperprior: Gamma | None = None
+    hyperprior: GammaHyperprior | None = None
     floor: float = 1e-6
-    each: Literal["tensor", "weight"] = "tensor"
+    scale_per: Literal["tensor", "weight"] = "tensor"
 
     def __post_init__(self) -> None:
         _check(self.precision)
-        if self.each not in ("tensor", "weight"):
-            raise ValueError(f"each is {self.each!r}, expected 'tensor' or 'weight'")
+        if self.scale_per not in ("tensor", "weight"):
+            raise ValueError(f"scale_per is {self.scale_per!r}, expected 'tensor' or 'weight'")
+
+    group_count = 1
 
     @property
     def tuned(self) -> bool:
         return self.precision is None
+
+    def free(self, groups: int) -> Tensor:
+        return torch.full((groups,), self.tuned)
 
     def on(self, features: LinearOperator, row_weights: Tensor, blocks: Tensor | None = None) -> DiagonalPrior:
         root = (row_weights / row_weights.mean().clamp_min(1e-300)).sqrt().to(features.like)
@@ -127,7 +145,7 @@ class GPrior:
         means = means / torch.bincount(blocks)
         means = torch.where(means > 0, means, curvature.mean() if bool((curvature > 0).any()) else 1.0)
         dead = torch.zeros_like(means).index_add(0, blocks, curvature) == 0
-        if self.each == "tensor":
+        if self.scale_per == "tensor":
             return _one_group(means.rsqrt()[blocks], self.precision)
         lowest = torch.where(dead, means, self.floor * means)[blocks]
         return _one_group(curvature.maximum(lowest).rsqrt(), self.precision)
@@ -138,7 +156,7 @@ class GPrior:
         Those means are traces, which few probes know well; one product serves them all.
         """
         rows = features.shape[0]
-        if self.each == "weight" or blocks is None or not features.rows_are_cheap or rows <= ROWS:
+        if self.scale_per == "weight" or blocks is None or not features.rows_are_cheap or rows <= ROWS:
             return features.column_squares().double()
         bits = torch.randint(2, (rows, PROBES), generator=torch.Generator().manual_seed(0))
         return (features.T @ (2 * bits - 1).to(features.like)).double().square().mean(1)
@@ -151,12 +169,13 @@ class PerGroup:
 
     `groups` maps a name to the indices of its weights (a list, slice, boolean mask or index tensor); every
     weight belongs to exactly one group. For a network it can be "layer", or "normalised": one group for every matrix
-    whose scale a normalisation layer removes, one for the rest. `precision` is a number for all or a mapping by name.
+    whose scale a normalisation layer removes, one for the rest. `precision` is a number for all or a mapping by name,
+    in which None stands for one that is tuned.
     """
 
     groups: Mapping[str, Any] | Literal["layer", "normalised"]
-    precision: float | Mapping[str, float] | None = None
-    hyperprior: Gamma | None = None
+    precision: float | Mapping[str, float | None] | None = None
+    hyperprior: GammaHyperprior | None = None
 
     def __post_init__(self) -> None:
         if self.groups not in ("layer", "normalised") and not (isinstance(self.groups, Mapping) and self.groups):
@@ -168,11 +187,28 @@ class PerGroup:
 
     @property
     def tuned(self) -> bool:
-        return self.precision is None
+        return bool(self.free(self.group_count).any())
 
-    def on(self, features: LinearOperator, row_weights: Tensor, blocks: Tensor | None = None) -> DiagonalPrior:  # noqa: ARG002
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The groups, where they are known by index."""
         if isinstance(self.groups, str):
             raise ValueError(f"groups={self.groups!r} is for networks: give a mapping from names to indices of weights")
+        return tuple(self.groups)
+
+    @property
+    def group_count(self) -> int:
+        return len(self.names)
+
+    def free(self, groups: int) -> Tensor:
+        _precisions(self._known(), self.names)  # refuses precisions of other groups
+        if isinstance(self.precision, Mapping):
+            return torch.tensor([self.precision[name] is None for name in self.names])
+        return torch.full((groups,), self.precision is None)
+
+    def on(self, features: LinearOperator, row_weights: Tensor, blocks: Tensor | None = None) -> DiagonalPrior:  # noqa: ARG002
+        names = self.names
+        assert isinstance(self.groups, Mapping)
         d = features.shape[1]
         group_of = torch.full((d,), -1)
         for number, indices in enumerate(self.groups.values()):
@@ -185,9 +221,14 @@ class PerGroup:
                 f"{int((group_of < 0).sum())} of {d} weights are in no group, the first is number "
                 f"{int((group_of < 0).nonzero()[0])}: add them to one"
             )
-        names = tuple(self.groups)
-        precision = _precisions(1.0 if self.precision is None else self.precision, names)
+        precision = _precisions(self._known(), names)
         return DiagonalPrior(torch.ones(d, dtype=torch.float64), group_of, precision, names)
+
+    def _known(self) -> Any:
+        """What is given, with one for what is tuned."""
+        if isinstance(self.precision, Mapping):
+            return {name: 1.0 if value is None else value for name, value in self.precision.items()}
+        return 1.0 if self.precision is None else self.precision
 
 
 def per_weight(precision: Tensor, group_of: Tensor) -> Tensor:  # (groups,), (p,) -> () or (p,)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from lapwing.bayes.likelihoods import Gaussian
+from lapwing.bayes.likelihoods.spread import Spread
 from lapwing.bayes.methods import KFAC, Diagonal
 from lapwing.bayes.posterior import Posterior
 from lapwing.bayes.predictive import Prediction
@@ -157,9 +158,12 @@ class Mixture:
         spread = torch.stack([one.epistemic_variance for one in found]).mean(0) + means.var(0, correction=0)
         noise = torch.stack([one.aleatoric_variance for one in found]).mean(0)
         drawn = torch.cat([one.draws for one in found if one.draws is not None])
+        mean, seen = means.mean(0), found[0].observation
+        likelihood = seen.likelihood.with_noise_at(noise.sqrt(), mean.shape)
         return replace(
-            found[0], mean=means.mean(0), epistemic_variance=spread, noise_variance=noise, draws=drawn,
-            standard_error=None, bounds=None, prior_variance="a mixture has no one prior",
+            found[0], mean=mean, epistemic_variance=spread, draws=drawn, standard_error=None, bounds=None,
+            observation=replace(seen, likelihood=likelihood, spread=Spread(spread, None), outputs=mean),
+            prior_variance="a mixture has no one prior",
         )  # fmt: skip
 
 

@@ -9,7 +9,6 @@ import torch
 from torch import Generator, Tensor
 
 from lapwing import metrics
-from lapwing.bayes.likelihoods import Gaussian
 from lapwing.bayes.predictive import Prediction
 
 LEVEL = 0.9
@@ -82,7 +81,7 @@ FOREIGN: dict[str, Any] = {
     "max_probability": lambda found: -found.probs.amax(1),
     "mutual_information": lambda found: found.mutual_information,
     "variance": lambda found: found.epistemic_variance.mean(1),
-    "novelty": lambda found: found.novelty.mean(1),
+    "novelty": lambda found: found.novelty,
 }
 
 
@@ -90,5 +89,4 @@ def validation_nll(found: Any, data: tuple[Tensor, Tensor]) -> float:
     """The held-out NLL by which settings of a method are chosen."""
     inputs, targets = data
     prediction: Prediction = found.predict(inputs)
-    shaped = targets.reshape(prediction.mean.shape) if isinstance(found.likelihood, Gaussian) else targets
-    return -float(prediction.log_prob(shaped).double().mean())
+    return -float(prediction.log_prob(targets.reshape(prediction.target_shape)).double().mean())

@@ -106,7 +106,7 @@ def fit(request: Request, clock: Clock) -> Fitted:
     with clock.phase("fitting"):
         posterior = lw.fit(
             model, training, likelihood, prior=prior, method=method, select=select, validation=held_out,
-            draws=request.draws, seed=request.seed, total=request.total, memory=request.memory,
+            draws=request.draws, seed=request.seed, total=request.total, max_memory=request.memory,
             progress=lambda phase: clock.tell(f"fitting: {phase}" if phase else "fitting", None),
         )  # fmt: skip
     return Fitted(posterior, model, found, train, sets)

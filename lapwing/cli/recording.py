@@ -53,26 +53,26 @@ def _network(fitted: Fitted, request: Request) -> records.Network:
     state = fitted.model.state_dict()
     mark = records.fingerprint(*(value.detach().cpu().numpy() for value in state.values()))
     total = sum(weight.numel() for weight in fitted.model.parameters())
-    return records.Network(request.model, total, len(fitted.posterior.mean), mark)
+    return records.Network(request.model, total, fitted.posterior.map.weights, mark)
 
 
 def _choices(fitted: Fitted, request: Request) -> tuple[records.Choice, ...]:
     posterior, found, d = fitted.posterior, fitted.guess, fitted.posterior.diagnostics
     held_out = len(fitted.sets["validation"].inputs) if "validation" in fitted.sets else 0
-    how = str(d.get("tuned_by", ""))
+    how = d.tuned_by
     why = f"best on {held_out:,} held-out points" if held_out else "no validation data were given"
     choices = [
         records.Choice("likelihood", found.likelihood, found.why),
         _prior(request),
         records.Choice("precision", f"by {how}", why),
-        records.Choice("method", str(d.get("method", "")), str(d.get("why", ""))),
+        records.Choice("method", d.method, d.why),
     ]
     if request.weights is None:
         choices.append(records.Choice("weights", f"as {request.model} made them", "no --weights were given"))
     if request.select is not None:
         choices.append(records.Choice("part of the weights", request.select, "as asked"))
-    if d.get("ranks", 1) > 1:
-        choices.append(records.Choice("processes", str(d["ranks"]), "each with a share of the data, by torchrun"))
+    if d.ranks > 1:
+        choices.append(records.Choice("processes", str(d.ranks), "each with a share of the data, by torchrun"))
     if fitted.train.columns:
         asked = "as asked" if request.target else "the last column"
         choices.insert(1, records.Choice("target", f"column {fitted.train.target!r}", asked))

@@ -60,7 +60,7 @@ class Run:
         kind = self.settings.task
         if kind == "regression":
             return Guess("regression", "gaussian", "as at the fit")
-        binary = len(self.posterior.mean) and type(self.posterior.likelihood).__name__ == "Bernoulli"
+        binary = type(self.posterior.likelihood).__name__ == "Bernoulli"
         return Guess("classification", "bernoulli" if binary else "categorical", "as at the fit", self.settings.classes)
 
     def tensors(self, loaded: reading.Loaded, with_targets: bool = True) -> tuple[Any, Any]:

@@ -13,7 +13,6 @@ from typing import Any, Literal, final
 import torch
 from torch import Tensor
 
-from lapwing.bayes.likelihoods import Categorical
 from lapwing.bayes.predictive import Prediction
 from lapwing.families.networks import BATCH, Predictive
 from lapwing.network.shuffling import Source
@@ -82,9 +81,10 @@ def fit(base: Predictive, validation: Any, *, score: Score | None = None) -> Con
 
 
 def _checked(found: Prediction, score: Score | None) -> Score:
-    if found.labels is not None and not isinstance(found.labels.likelihood, Categorical):
+    of = found.likelihood
+    if not (of.exclusive_classes or of.constant_curvature):
         raise ValueError("conformal sets are for Categorical() and intervals for Gaussian(): Bernoulli() has neither")
-    valid: tuple[Score, Score] = ("scaled", "absolute") if found.labels is None else ("probability", "adaptive")
+    valid: tuple[Score, Score] = ("scaled", "absolute") if not of.has_classes else ("probability", "adaptive")
     if score is not None and score not in valid:
         raise ValueError(f"score is {score!r}, expected {valid[0]!r} or {valid[1]!r} for this likelihood")
     return valid[0] if score is None else score

@@ -17,14 +17,14 @@ from torch.func import functional_call
 
 from lapwing.bayes import evidence
 from lapwing.bayes.evidence import EvidenceParts, Moments, Precisions, Problem, grouped
+from lapwing.bayes.fits import NetworkWeights
 from lapwing.bayes.inference import infer
 from lapwing.bayes.likelihoods import Gaussian, Likelihood
 from lapwing.bayes.linear_model import LinearModel
-from lapwing.bayes.methods import CG, EKFAC, KFAC, SGD, Diagonal, LowRank, Method, Structural
-from lapwing.bayes.modes.tangent import surrogate
+from lapwing.bayes.methods import CG, EKFAC, KFAC, SGD, Diagonal, LowRank, Method
+from lapwing.bayes.methods.structured import Structure
 from lapwing.bayes.posterior import Posterior
 from lapwing.bayes.priors import DiagonalPrior, Isotropic, PerGroup, resolve
-from lapwing.bayes.solving.structured import Approximate, EvidenceAt, at_weights
 from lapwing.linalg.kronecker import Block
 from lapwing.linalg.progress import Report
 from lapwing.network.batches import as_batches
@@ -164,12 +164,11 @@ class _Task:
     @property
     def tunes_noise(self) -> bool:
         """Whether there is a noise to be found."""
-        return isinstance(self.likelihood, Gaussian) and self.likelihood.noise_std is None
+        return self.likelihood.tunes_noise
 
     def with_noise(self, noise_std: Tensor) -> Likelihood:
         """The likelihood at a noise."""
-        of = self.likelihood
-        return replace(of, noise_std=noise_std) if isinstance(of, Gaussian) and of.noise_std is None else of
+        return self.likelihood.with_tuned(noise_std)
 
     def network(self, weights: Weights) -> nn.Module:
         """A copy with these weights, in eval mode."""
@@ -201,27 +200,22 @@ class _Task:
 
     def _at_weights(self, linear: LinearModel, precision: Tensor) -> Problem:
         """Determinants by a low rank, a decomposition or a Krylov space, fit and penalty from the weights."""
-        given, at = self._given(precision), replace(self.shape, precision=precision)
+        at = replace(self.shape, precision=precision)
         if isinstance(self.method, LowRank):
-            options: dict[str, Any] = {"draws": 0, "seed": self.seed, "evidence_at": "weights", "progress": False}
-            found = infer(linear, prior=given, method=self.method, **options)
-            assert isinstance(found.statistics, Approximate)
-            return found.statistics.problem(found.prior)
-        fits, labels = at_weights(linear, at), not isinstance(linear.likelihood, Gaussian)
-        assert linear.offset is not None
-        outputs = linear.at_centre() + linear.offset
-        model = surrogate(linear, outputs) if labels else linear  # how often data count is in its features
-        known = infer(model, prior=given, method=self.method, draws=32, seed=self.seed, progress=False)
-        assert isinstance(known.statistics, tuple)
-        gaussian = evidence.problem(known.statistics, at)
-
-        def moments(at: Precisions) -> Moments:
-            residual, energies = fits.moments(at)
-            return replace(gaussian.moments(at), residual=residual, weights=energies)
-
-        counts = torch.zeros_like(gaussian.counts) if labels else gaussian.counts
-        log_weight = 0.0 if labels else gaussian.log_weight
-        return replace(gaussian, moments=moments, counts=counts, log_weight=log_weight, one_by_one=True)
+            method = self.method.at_weights()
+            return infer(
+                linear, prior=self._given(precision), method=method, draws=0, seed=self.seed, progress=False
+            ).gaussian.problem()  # fmt: skip
+        rows = linear.surrogate(linear.outputs_at_point())
+        model = LinearModel(
+            rows.features, rows.targets, Gaussian(1.0), features_at=linear.features_at, point=linear.point,
+            blocks=linear.blocks,
+        )  # fmt: skip
+        known = infer(
+            model, prior=self._given(precision), method=self.method, draws=32, seed=self.seed, progress=False
+        ).gaussian.problem()
+        curvature = replace(known, counts=rows.counts, log_weight=rows.log_weight)
+        return NetworkWeights.of(linear, at).problem(curvature)
 
     def _given(self, precision: Tensor) -> Isotropic | PerGroup:
         if isinstance(self.prior, Isotropic):
@@ -233,10 +227,10 @@ class _Task:
         noise_std = torch.tensor(1.0 if at.noise_std is None else at.noise_std, dtype=torch.float64)
         linear = linearise(self.network(weights), self.data, self.with_noise(noise_std))
         prior = self._given(torch.tensor(list(at.precision.values()), dtype=torch.float64))
-        where: EvidenceAt = "weights" if isinstance(self.method, Structural) else "mode"
-        return infer(
-            linear, prior=prior, method=self.method, draws=draws, seed=self.seed, evidence_at=where, progress=False
-        )
+        method = self.method
+        if isinstance(method, Structure):
+            method = method.at_weights()
+        return infer(linear, prior=prior, method=method, draws=draws, seed=self.seed, progress=False)
 
 
 def layerwise(
@@ -252,17 +246,14 @@ def layerwise(
     targets = batches.targets
     times = 1.0 if total is None else total / len(targets)
     counts = torch.full((len(targets),), times, dtype=torch.float64)
-    root = root_of(likelihood, targets.reshape(outputs.shape) if isinstance(likelihood, Gaussian) else targets)
+    root = root_of(likelihood, targets)
     curvature = structured(network, batches.inputs, root, method, counts=counts, seed=seed).curvature
     values = torch.cat([block.values.flatten() for block in curvature.blocks]).double().cpu()
     group_of = torch.cat([_groups(block, prior) for block in curvature.blocks])
-    count = 0.0
-    residual, log_weight = -2 * times * log_prob(likelihood, outputs.double(), targets), 0.0
-    if isinstance(likelihood, Gaussian):
-        given = likelihood.row_precision(targets.reshape(outputs.shape)).to(outputs.device)
-        residual = times * (given * (targets.reshape(-1) - outputs.reshape(-1)).double().square()).sum()
-        count, log_weight = times * outputs.numel(), 0.5 * times * float(given.log().sum())
-    residual = residual.reshape(1).cpu()
+    known, own = likelihood.arranged(outputs.cpu(), targets.cpu(), counts)
+    own = counts if own is None else own
+    residual = likelihood.misfit(likelihood.as_rows(outputs).double().cpu().reshape(-1), known, own)
+    observed, log_weight = likelihood.totals(known, own)
     weights, groups = network.weights.double().cpu(), len(prior.precision)
     energies = grouped(weights.square(), prior.group_of, groups)
 
@@ -272,7 +263,7 @@ def layerwise(
         return Moments(residual, energies, determined, determined.sum().reshape(1), k.log1p().sum())
 
     return Problem(
-        moments, torch.tensor([count], dtype=torch.float64), prior.sizes, log_weight, float(values.max()),
+        moments, observed, prior.sizes, log_weight, float(values.max()),
         one_by_one=True,
     )  # fmt: skip
 
@@ -386,7 +377,7 @@ def _check(
         raise ValueError(
             f"method is {method!r}, which knows no determinant: use KFAC(), Diagonal(), Krylov() or Exact()"
         )
-    if isinstance(likelihood, Gaussian) and likelihood.noise_std is None and likelihood.per_output:
+    if likelihood.tunes_noise and likelihood.per_output:
         raise ValueError("one noise for all outputs can be found while training: give noise_std for one per output")
     if burn_in < 0 or frequency < 1 or burn_in >= epochs:
         raise ValueError(

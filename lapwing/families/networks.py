@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from lapwing.bayes.likelihoods import Gaussian, Likelihood
+from lapwing.bayes.likelihoods import Likelihood
 from lapwing.bayes.predictive import Prediction, from_draws
 from lapwing.network.shuffling import Source
 from lapwing.training import Weights
@@ -90,13 +90,13 @@ def evaluated(model: nn.Module) -> nn.Module:
 def with_noise(found: Any, data: Any) -> Likelihood:
     """The likelihood of something with `likelihood` and `functions`, its Gaussian noise tuned where it is not given."""
     likelihood: Likelihood = found.likelihood
-    if not isinstance(likelihood, Gaussian) or likelihood.noise_std is not None:
+    if not likelihood.tunes_noise:
         return likelihood
     pairs = list(Source.of(data).in_order(BATCH))
     functions = torch.cat([found.functions(inputs) for inputs, _ in pairs], dim=1)
     targets = torch.cat([targets for _, targets in pairs])
     targets = targets.reshape(functions.shape[1:]).to(functions)
-    return Gaussian(best_noise(functions, targets, per_output=likelihood.per_output))
+    return likelihood.with_tuned(best_noise(functions, targets, per_output=likelihood.per_output))
 
 
 def best_noise(functions: Tensor, targets: Tensor, *, per_output: bool = False) -> Tensor:  # () or (c,)

@@ -31,7 +31,7 @@ class Scaled:
         """Draws of the scaled logits, or for numbers draws with √temperature times the deviations."""
         drawn: Tensor = self.base.functions(inputs)  # type: ignore[attr-defined]
         found = self.base.predict(inputs)
-        if found.labels is not None:
+        if found.likelihood.has_classes:
             return drawn / self.temperature
         return found.mean + self.temperature**0.5 * (drawn - found.mean)
 
@@ -51,7 +51,7 @@ def fit(base: Predictive, validation: Any) -> Scaled:
     4.0
     """
     pairs = [(base.predict(inputs), targets) for inputs, targets in Source.of(validation).in_order(BATCH)]
-    if pairs[0][0].labels is None:
+    if pairs[0][0].likelihood.constant_curvature:  # the best is known in closed form
         squares = torch.cat([_squares(found, targets) for found, targets in pairs])
         return Scaled(base, float(squares.mean()))
 
@@ -67,22 +67,19 @@ def scaled(found: Prediction, temperature: float) -> Prediction:
     """A prediction with its logits divided by a temperature, or its variances multiplied by it."""
     if not temperature > 0:
         raise ValueError(f"temperature is {temperature}, expected a positive number")
-    if found.labels is None:
-        root, noise = temperature**0.5, found.noise_variance
-        drawn = None if found.draws is None else found.mean + root * (found.draws - found.mean)
-        mean, factor, labels = found.mean, temperature, None
-        noise = noise if isinstance(noise, str) else noise * temperature
-    else:
-        drawn = None if found.draws is None else found.draws / temperature
-        mean, factor, noise = found.mean / temperature, temperature**-2, found.noise_variance
-        whole = None if found.labels.outputs is None else found.labels.outputs / temperature
-        labels = replace(found.labels, spread=found.labels.spread.scaled(1 / temperature), outputs=whole)
+    classes, seen = found.likelihood.has_classes, found.observation
+    shrunk, root = (1 / temperature, 1 / temperature) if classes else (1.0, temperature**0.5)
+    mean, outputs, factor = shrunk * found.mean, shrunk * seen.outputs, 1 / temperature**2 if classes else temperature
+    blurred = seen.likelihood if classes else seen.likelihood.with_variance_times(temperature)
+    observation = replace(seen, likelihood=blurred, spread=seen.spread.scaled(root), outputs=outputs)
+    centre = 0 if found.draws is None else found.likelihood.placed(seen.outputs, found.draws[0])
+    drawn = None if found.draws is None else shrunk * centre + root * (found.draws - centre)
 
     def times(values: Any) -> Any:
         return factor * values if isinstance(values, Tensor) else values
 
     return replace(
-        found, mean=mean, draws=drawn, noise_variance=noise, labels=labels, prior_variance=times(found.prior_variance),
+        found, mean=mean, draws=drawn, observation=observation, prior_variance=times(found.prior_variance),
         epistemic_variance=times(found.epistemic_variance), standard_error=times(found.standard_error),
         bounds=None if found.bounds is None else (times(found.bounds[0]), times(found.bounds[1])),
     )  # fmt: skip

@@ -272,13 +272,14 @@ def kronecker(factors: tuple[Factors, ...], size: int, scale: Tensor | None = No
         raise ValueError(f"scale has shape {tuple(scale.shape)}, expected {size} positive numbers")
     blocks = []
     for part in factors:
-        given = torch.ones(part.index.shape) if scale is None else scale[part.index]
+        given = torch.ones(part.index.shape) if scale is None else scale.to(part.left)[part.index]
         blocks.append(part.decomposed(given.to(part.left)))
     return Kronecker(tuple(blocks), size)
 
 
 def fitting(factors: tuple[Factors, ...], scale: Tensor) -> Tensor:  # (p,) -> (p,)
     """The nearest scale, in logarithms, that these blocks can hold: one per row times one per column of each."""
+    scale = scale.to(factors[0].index.device)
     result = scale.clone()
     for part in factors:
         if max(part.left.ndim, part.right.ndim) == 3:

@@ -48,7 +48,7 @@ def leading(
         space = krylov.grow(operator, space, max(1, space.steps // 4))
     kept = [number for number in space.ritz.argsort(descending=True).tolist() if space.ritz[number] > _floor(space)]
     chosen = torch.tensor(kept[:rank], dtype=torch.long)
-    units = torch.zeros(len(space.ritz), len(chosen), dtype=space.ritz.dtype)
+    units = space.ritz.new_zeros(len(space.ritz), len(chosen))
     units[chosen, torch.arange(len(chosen))] = 1
     vectors = torch.linalg.qr(krylov.expand(space, units, operator).double())[0]  # orthonormal but for round-off
     return Leading(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import pi
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -14,19 +15,25 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from lapwing.bayes.likelihoods import Bernoulli, Categorical, Curved
-from lapwing.bayes.linear_model import check_finite
-from lapwing.bayes.noise import DATA, PRIOR, SAMPLE, Noise
-from lapwing.bayes.solving.choosing import EXACT_SIZE
-from lapwing.linalg import krylov
+from lapwing.bayes.fits.laplace import Laplace
+from lapwing.bayes.fits.loss import PerOutput
+from lapwing.bayes.fits.newton import Mode, NewtonSteps
+from lapwing.bayes.inference import infer
+from lapwing.bayes.likelihoods import Bernoulli, Categorical, Likelihood
+from lapwing.bayes.linear_model import LinearModel, check_finite
+from lapwing.bayes.methods import Exact, Krylov, Method
+from lapwing.bayes.methods.choosing import EXACT_SIZE
+from lapwing.bayes.noise import SAMPLE, Noise
+from lapwing.bayes.posterior import Posterior
+from lapwing.bayes.priors import Isotropic, PerGroup, Prior
 from lapwing.linalg.operators import Dense, LinearOperator, as_operator, row_blocks
-from lapwing.linalg.progress import reporter
 from lapwing.linalg.spectral import cutoff
+from lapwing.linear.designs import WithConstant
 from lapwing.linear.fitting import centre, fitted_whole, row_weights
-from lapwing.linear.laplace import Laplace, Posterior, Problem, laplace, posterior_of, tuned
 
 DRAWS = 32  # of a matrix-free fit
 BASIS_BYTES = 1e9  # a basis of the rows of wide features is stored up to this size
+INTERCEPT_STD = 10.0  # of the logit at the mean of the features
 
 
 class BayesianLogisticRegression(ClassifierMixin, BaseEstimator):
@@ -112,7 +119,7 @@ class BayesianLogisticRegression(ClassifierMixin, BaseEstimator):
     def sample(self, n: int = 1, seed: int = 0, return_intercept: bool = False) -> Any:
         """Posterior draws in the shape of `coef_`: (n, 1 or classes, features); and of `intercept_`, if asked for."""
         check_is_fitted(self)
-        slopes, constant = self._posterior.draws(n, Noise(seed, SAMPLE))
+        slopes, constant = self._weights.draws(n, Noise(seed, SAMPLE))
         coefficients = slopes.permute(2, 1, 0).numpy()
         intercepts = constant.mT.numpy() - coefficients @ self._offset
         return (coefficients, intercepts) if return_intercept else coefficients
@@ -134,10 +141,10 @@ class BayesianLogisticRegression(ClassifierMixin, BaseEstimator):
         self._offset = np.zeros(X.shape[1])
         if self.fit_intercept:
             self._offset = ((features.T @ weights) / weights.sum()).numpy()
-        problem, basis = self._problem(centre(features, torch.from_numpy(self._offset)), labels, weights)
-        found, steps = self._solve(problem)
-        problem.report("")
-        self._set_attributes(posterior_of(problem, found, basis), found, steps, X.dtype)
+        centred = centre(features, torch.from_numpy(self._offset))
+        basis = self._basis(centred)
+        posterior = self._solve(centred if basis is None else Dense(centred @ basis), labels, weights)
+        self._set_attributes(posterior, basis, X.dtype)
 
     def _check_classes(self, labels: Tensor, weights: Tensor) -> None:
         present = torch.zeros(len(self.classes_), dtype=torch.float64).index_add_(0, labels, weights) > 0
@@ -147,49 +154,164 @@ class BayesianLogisticRegression(ClassifierMixin, BaseEstimator):
                 f"{self.classes_[present.numpy()].tolist()}: a classifier needs at least 2"
             )
 
-    def _problem(self, features: LinearOperator, labels: Tensor, weights: Tensor) -> tuple[Problem, Tensor | None]:
-        """The problem in the directions that have data, where these are fewer than features."""
-        (n, d), classes = features.shape, len(self.classes_)
-        likelihood: Curved = Bernoulli() if classes == 2 else Categorical()
-        outputs, targets = (1, labels.double()) if classes == 2 else (classes, labels)
-        basis, block, d_all = None, None, d + self.fit_intercept
-        if min(n, d) * outputs > EXACT_SIZE or (d > n and 8.0 * n * d > BASIS_BYTES):
-            noise = Noise(0, PRIOR).rows(0, d_all * outputs, DRAWS), Noise(0, DATA).rows(0, n * outputs, DRAWS)
-            block = krylov.Block(*noise, torch.zeros_like(noise[1][:, :1]))  # a space has targets; here none matter
-        elif d > n:
-            basis = _span(features)
-            features = Dense(features @ basis)
-        return Problem(
-            features, likelihood, targets, weights, outputs, self.fit_intercept, block, self.tol, self.max_iter,
-            reporter(None if self.verbose else False),
-        ), basis  # fmt: skip
+    @property
+    def _outputs(self) -> int:
+        """One logit of two classes, or one a class."""
+        return 1 if len(self.classes_) == 2 else len(self.classes_)
 
-    def _solve(self, problem: Problem) -> tuple[Laplace, int]:
-        if self.prior_precision is None:
-            return tuned(problem)
-        found = laplace(problem, float(self.prior_precision), None)
-        return found, found.mode.steps
+    def _is_matrix_free(self, shape: tuple[int, int]) -> bool:
+        n, d = shape
+        return min(n, d) * self._outputs > EXACT_SIZE or (d > n and 8.0 * n * d > BASIS_BYTES)
 
-    def _set_attributes(self, posterior: Posterior, found: Laplace, steps: int, dtype: Any) -> None:
-        self._posterior, self._slopes = posterior, posterior.slopes(posterior.mean)
+    def _basis(self, features: LinearOperator) -> Tensor | None:
+        """The directions of weight space that have data, where these are fewer than features."""
+        n, d = features.shape
+        return None if d <= n or self._is_matrix_free((n, d)) else _span(features)
+
+    def _solve(self, features: LinearOperator, labels: Tensor, weights: Tensor) -> Posterior:
+        design = WithConstant(features) if self.fit_intercept else features
+        likelihood: Likelihood = Categorical()
+        if self._outputs == 1:
+            likelihood, labels = Bernoulli(), labels.double()
+        else:
+            design = PerOutput(design, self._outputs)
+        model = LinearModel(design, labels, likelihood, weights=weights)
+        steps = NewtonSteps(self.tol, self.max_iter)
+        matrix_free = self._is_matrix_free(features.shape)
+        method: Method = Krylov(newton=steps) if matrix_free else Exact(newton=steps)
+        posterior = infer(
+            model, prior=self._prior(design.shape[1]), method=method, draws=DRAWS if matrix_free else 0,
+            progress=None if self.verbose else False,
+        )  # fmt: skip
+        if posterior.gaussian.diagnostics.limited_by == "memory":
+            raise MemoryError(
+                f"the Krylov space of this fit holds {posterior.diagnostics.directions:,} directions, and more do not "
+                "fit in memory: use a larger prior_precision, or fewer features"
+            )
+        _found_mode(posterior).checked()
+        return posterior
+
+    def _prior(self, weights: int) -> Prior:
+        """One precision for the slopes, and a wide prior of its own for the intercept."""
+        if not self.fit_intercept:
+            return Isotropic(self.prior_precision)
+        slopes = slice(0, weights - self._outputs)
+        groups = {"slopes": slopes, "intercept": slice(weights - self._outputs, weights)}
+        return PerGroup(groups, {"slopes": self.prior_precision, "intercept": INTERCEPT_STD**-2})
+
+    def _set_attributes(self, posterior: Posterior, basis: Tensor | None, dtype: Any) -> None:
+        self._weights = Weights.of(posterior, basis, self._outputs, self.fit_intercept)
+        self._slopes = self._weights.slopes(self._weights.mean)
         coef = self._slopes.mT.numpy()
         self.coef_ = coef.astype(dtype)
-        self.intercept_ = (posterior.constant(posterior.mean).numpy() - coef @ self._offset).astype(dtype)
-        self.lambda_ = found.precision
-        self.log_evidence_ = found.log_evidence
-        self.effective_dimension_ = found.determined
+        constant = self._weights.constant(self._weights.mean)
+        self.intercept_ = (constant.numpy() - coef @ self._offset).astype(dtype)
+        self.lambda_ = float(posterior.prior.precision[0])
+        self.log_evidence_ = posterior.log_evidence
+        self.effective_dimension_ = posterior.effective_dimension
+        steps = posterior.diagnostics.tuning_steps + _found_mode(posterior).steps
         self.n_iter_ = np.array([max(1, steps)], dtype=np.int32)
 
     def _logits(self, X: Any, with_variance: bool) -> tuple[np.ndarray, np.ndarray]:
         check_is_fitted(self)
         X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
         features = centre(as_operator(X.astype(np.float64, copy=False)), torch.from_numpy(self._offset))
-        mean = features @ self._slopes + self._posterior.constant(self._posterior.mean)
-        variance = self._posterior.variances(features) if with_variance else torch.zeros_like(mean)
+        mean = features @ self._slopes + self._weights.constant(self._weights.mean)
+        variance = self._weights.variances(features) if with_variance else torch.zeros_like(mean)
         if len(self.classes_) == 2:
             mean, variance = mean[:, 0], variance[:, 0]
         dtype = self.coef_.dtype
         return mean.numpy().astype(dtype, copy=False), variance.numpy().astype(dtype, copy=False)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """What prediction needs of a fit; weights of several outputs sum to zero, and those of features come first."""
+
+    precision: float
+    basis: Tensor | None  # (d, q), the directions of weight space that have data; None where all have
+    mean: Tensor  # (q, c), or (q + 1, c) with an intercept
+    root: Tensor  # (q or q + 1, c, k), W with W Wᵀ the covariance, or that on average over draws
+    roots: Tensor  # (c, q or q + 1, smaller k), the same of every output for itself
+    intercept: bool
+    exact: bool
+
+    @staticmethod
+    def of(posterior: Posterior, basis: Tensor | None, outputs: int, intercept: bool) -> Weights:
+        """From a posterior over all weights."""
+        gaussian = posterior.gaussian
+        if gaussian.is_closed_form:
+            root = gaussian.root(torch.eye(len(posterior.mean), dtype=torch.float64))
+        else:
+            root = gaussian.deviations / gaussian.deviations.shape[1] ** 0.5
+        root = _centred(root.reshape(-1, outputs, root.shape[1]))
+        roots = root.permute(1, 0, 2)
+        if roots.shape[2] > roots.shape[1]:
+            roots = torch.linalg.qr(roots.mT, mode="r")[1].mT
+        mean = _centred(posterior.mean.reshape(-1, outputs, 1))[:, :, 0]
+        precision = float(posterior.prior.precision[0])
+        return Weights(precision, basis, mean, root, roots, intercept, gaussian.is_closed_form)
+
+    def slopes(self, weights: Tensor) -> Tensor:  # (q or q + 1, ...) -> (d, ...)
+        """The weights of features, of given weights."""
+        slopes = weights[: len(weights) - self.intercept]
+        if self.basis is None:
+            return slopes
+        return (self.basis @ slopes.reshape(len(slopes), -1)).reshape(-1, *slopes.shape[1:])
+
+    def constant(self, weights: Tensor) -> Tensor:  # (q or q + 1, ...) -> (...)
+        """The logits at the centre of the features, zero without an intercept."""
+        return weights[len(weights) - self.intercept :].sum(0)
+
+    def variances(self, features: LinearOperator) -> Tensor:  # (n, c)
+        """The variance of every logit at centred features."""
+        inside = features if self.basis is None else Dense(features @ self.basis)
+        design = _design(inside, self.intercept)
+        if not self.exact:  # products only: rows may be very long
+            return torch.stack([(design @ root).square().sum(1) for root in self.roots], dim=1)
+        parts = [torch.stack([(rows @ root).square().sum(1) for root in self.roots], 1) for rows in row_blocks(design)]
+        if self.basis is None:
+            return torch.cat(parts)
+        outside = (features.row_squares() - inside.row_squares()).clamp_min(0)[:, None]
+        return torch.cat(parts) + outside * (_share(len(self.roots)) / self.precision)
+
+    def draws(self, n: int, noise: Noise) -> tuple[Tensor, Tensor]:  # (d, c, n), (c, n)
+        """Draws of the weights of features, and of the logits at their centre."""
+        _, c, k = self.root.shape
+        if not self.exact and n > k:
+            raise ValueError(f"a matrix-free fit of this size holds {k} draws, and {n} were asked for")
+        normals = noise.rows(0, k, n) if self.exact else k**0.5 * torch.eye(k, n, dtype=torch.float64)
+        weights = self.mean[:, :, None] + self.root @ normals
+        slopes = self.slopes(weights)
+        if self.basis is not None:  # where there are no data, the prior
+            d = len(self.basis)
+            free = _centred(noise.rows(k, k + d * c, n).reshape(d, c, n)).reshape(d, c * n)
+            free = free - self.basis @ (self.basis.mT @ free)
+            slopes = slopes + self.precision**-0.5 * free.reshape(d, c, n)
+        return slopes, self.constant(weights)
+
+
+def _found_mode(posterior: Posterior) -> Mode:
+    """The mode that the mean of a posterior is."""
+    fit = posterior.gaussian.fit
+    assert isinstance(fit, Laplace)
+    assert fit.mode is not None
+    return fit.mode.mode
+
+
+def _design(features: LinearOperator, intercept: bool) -> LinearOperator:
+    return WithConstant(features) if intercept else features
+
+
+def _centred(values: Tensor) -> Tensor:  # (q, c, k)
+    """Values without what several outputs share."""
+    return values if values.shape[1] == 1 else values - values.mean(1, keepdim=True)
+
+
+def _share(outputs: int) -> float:
+    """The variance that centring leaves of independent outputs."""
+    return 1.0 if outputs == 1 else 1 - 1 / outputs
 
 
 def _span(features: LinearOperator) -> Tensor:  # (d, rank)

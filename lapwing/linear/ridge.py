@@ -13,30 +13,21 @@ from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from lapwing.bayes import evidence
-from lapwing.bayes.evidence import Optimum, Precisions
-from lapwing.bayes.likelihoods import Gamma
-from lapwing.bayes.linear_model import check_finite
-from lapwing.bayes.methods import Krylov
-from lapwing.bayes.noise import DATA, PRIOR, SAMPLE, Noise
-from lapwing.bayes.predictive.spreads import variances
-from lapwing.bayes.priors import DiagonalPrior, Isotropic
-from lapwing.bayes.solving import gram_error
-from lapwing.bayes.solving.choosing import EXACT_SIZE
-from lapwing.bayes.statistics import (
-    Ritz,
-    Statistics,
-    Whitened,
-    from_space,
-    project,
-    scaled_features,
-    shared_space,
-    whiten,
-)
-from lapwing.linalg.krylov import Block
+from lapwing.bayes.evidence import ByEvidence
+from lapwing.bayes.fits import LeastSquares
+from lapwing.bayes.inference import find
+from lapwing.bayes.likelihoods import GammaHyperprior, Gaussian
+from lapwing.bayes.linear_model import LinearModel, check_finite
+from lapwing.bayes.methods import Exact, Krylov, Run
+from lapwing.bayes.methods.choosing import EXACT_SIZE
+from lapwing.bayes.methods.exact import ExactPosterior
+from lapwing.bayes.noise import SAMPLE, Noise
+from lapwing.bayes.posterior import Posterior
+from lapwing.bayes.posterior.leave_one_out import step_out
+from lapwing.bayes.priors import Isotropic
 from lapwing.linalg.operators import Dense, LinearOperator, as_operator, row_blocks
 from lapwing.linalg.progress import reporter
-from lapwing.linalg.spectral import COARSE, Side, decompose
+from lapwing.linalg.spectral import decompose
 from lapwing.linear.fitting import centre, fitted_whole, row_weights
 
 DRAWS = 32  # of a matrix-free fit
@@ -57,12 +48,33 @@ class LeaveOneOutFit:
 @final
 @dataclass(frozen=True, eq=False)
 class _Fit:
-    """One target's optimum and posterior."""
+    """One target's posterior, without the training data."""
 
-    optimum: Optimum
-    whitened: Whitened | None  # None of a matrix-free fit, which would hold the training data
+    noise_precision: float
+    prior_precision: float
+    steps: int
+    scores: tuple[float, ...]
     mean: Tensor  # (d,)
+    exact: ExactPosterior | None  # None of a matrix-free fit, which would hold the training data
     deviations: Tensor  # (d, draws), of a matrix-free fit; no columns where variances have a closed form
+
+    @staticmethod
+    def of(posterior: Posterior) -> _Fit:
+        """What is kept of a posterior."""
+        gaussian, told = posterior.gaussian, posterior.diagnostics
+        exact = None
+        if isinstance(gaussian, ExactPosterior):
+            exact = replace(gaussian, fit=LeastSquares(None))
+        return _Fit(
+            float(gaussian.noise_precision), float(gaussian.prior.precision), told.tuning_steps, told.evidence_trace,
+            gaussian.mean, exact, gaussian.deviations,
+        )  # fmt: skip
+
+    def variance(self, features: LinearOperator) -> Tensor:  # (rows,)
+        """The epistemic variance of every row: closed form, or the mean square of draws."""
+        if self.exact is None:
+            return (features @ self.deviations.to(features.like)).double().square().mean(1)
+        return torch.cat([self.exact.variances(rows.double()) for rows in row_blocks(features)])
 
 
 class BayesianRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
@@ -138,17 +150,17 @@ class BayesianRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
         mean = mean.astype(self.coef_.dtype, copy=False)
         if not return_std:
             return mean
-        spread = self._shaped(torch.stack([_variance(features, fit) for fit in self._fits], dim=1))
+        spread = self._shaped(torch.stack([fit.variance(features) for fit in self._fits], dim=1))
         return mean, np.sqrt(spread + 1 / self.alpha_).astype(self.coef_.dtype, copy=False)
 
     def sample(self, n: int = 1, seed: int = 0) -> np.ndarray:
         """Posterior draws of the coefficients, one a row: (n, features), or (n, targets, features)."""
         check_is_fitted(self)
-        exact = [fit.whitened for fit in self._fits if fit.whitened is not None]
+        exact = [fit.exact for fit in self._fits if fit.exact is not None]
         if not exact:
             return self._stored_draws(n)
         normals = Noise(seed, SAMPLE).rows(0, self.n_features_in_, n)
-        return self._stacked([whitened.mean[:, None] + whitened.root(normals) for whitened in exact])
+        return self._stacked([known.mean[:, None] + known.root(normals) for known in exact])
 
     def _stored_draws(self, n: int) -> np.ndarray:
         available = self._fits[0].deviations.shape[1]
@@ -173,13 +185,13 @@ class BayesianRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
         """The posterior covariance of the coefficients, made on request: (d, d), or (targets, d, d)."""
         check_is_fitted(self)
         needed = 8.0 * self.n_features_in_**2 * len(self._fits)
-        exact = [fit.whitened for fit in self._fits if fit.whitened is not None]
+        exact = [fit.exact for fit in self._fits if fit.exact is not None]
         if needed > SIGMA_BYTES or not exact:
             raise AttributeError(
                 f"sigma_ would take {needed / 1e9:.1f} GB for {self.n_features_in_:,} features: "
                 "use predict(X, return_std=True) or sample(n), which do not need it"
             )
-        stacked = torch.stack([whitened.covariance() for whitened in exact]).numpy()
+        stacked = torch.stack([known.covariance() for known in exact]).numpy()
         return stacked if self.coef_.ndim == 2 else stacked[0]
 
     def __sklearn_tags__(self) -> Any:
@@ -204,64 +216,36 @@ class BayesianRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
             y_offset = (weights @ targets) / total
         self.X_scale_ = np.ones(X.shape[1])
         centred = centre(features, torch.from_numpy(self.X_offset_))
-        scaled = scaled_features(centred, weights.sqrt(), torch.ones(X.shape[1], dtype=torch.float64))
-        self._fits = self._solve(scaled, weights.sqrt()[:, None] * (targets - y_offset), weights)
+        self._fits = self._solve(centred, targets - y_offset, weights)
         self._set_attributes(X.dtype, y.ndim == 1, y_offset)
-        if self._fits[0].whitened is not None:
+        if self._fits[0].exact is not None:
             self.leave_one_out_ = self._leave_one_out(centred, weights, targets - y_offset, y_offset)
 
-    def _solve(self, scaled: LinearOperator, targets: Tensor, weights: Tensor) -> tuple[_Fit, ...]:
-        """Fits of all targets from one decomposition, or from one Krylov space where both sides are large."""
-        n, d = scaled.shape
-        count, prior = float(weights.sum()), Isotropic(1.0).on(scaled, weights)
-        draws = 0 if min(n, d) <= EXACT_SIZE else DRAWS
-        prior_noise, normals = Noise(0, PRIOR).rows(0, d, draws), Noise(0, DATA).rows(0, n, draws)
-        if not draws:
-            return self._exact(scaled, targets, weights, prior)
-
-        def statistics(ritz: Ritz) -> list[Statistics]:
-            return [
-                from_space(ritz.space, ritz, count=count, log_weight=0.0, target=k) for k in range(targets.shape[1])
-            ]
-
-        def settings(ritz: Ritz) -> list[tuple[float, float]]:
-            optima = (self._tuned(part, prior).at for part in statistics(ritz))
-            return [(float(at.prior), float(at.noise)) for at in optima]
-
-        block, method = Block(prior_noise, normals, targets), Krylov(rtol=1e-3)
-        ritz = shared_space(scaled, block, settings, method, reporter(None if self.verbose else False))
-        return tuple(self._fitted(part, self._tuned(part, prior), prior, prior_noise) for part in statistics(ritz))
-
-    def _exact(
-        self, scaled: LinearOperator, targets: Tensor, weights: Tensor, prior: DiagonalPrior, side: Side | None = None
-    ) -> tuple[_Fit, ...]:
-        spectrum, ones = decompose(scaled, side), torch.ones_like(weights)
-        nothing, empty = (torch.empty(size, 0, dtype=torch.float64) for size in scaled.shape)
-        parts = [project(scaled, spectrum, y, nothing, empty, weights, ones) for y in targets.mT]
-        optima = [self._tuned(part, prior) for part in parts]
-        if side is None and any(gram_error((part,), o.at) > COARSE for part, o in zip(parts, optima, strict=True)):
-            return self._exact(scaled, targets, weights, prior, "svd")  # almost no noise: a Gram matrix is too coarse
-        return tuple(self._fitted(part, o, prior, empty) for part, o in zip(parts, optima, strict=True))
-
-    def _tuned(self, statistics: Statistics, prior: DiagonalPrior) -> Optimum:
-        problem = replace(
-            evidence.problem((statistics,), prior), prior_hyperprior=Gamma(self.lambda_1, self.lambda_2),
-            noise_hyperprior=Gamma(self.alpha_1, self.alpha_2),
-        )  # fmt: skip
-        if self.fit_intercept:  # it costs one observation
-            problem = replace(problem, counts=problem.counts - 1)
-        start = evidence.scan(problem, Precisions(torch.ones(1).double(), torch.ones(1).double()))
-        for name, value in (("noise", self.alpha_init), ("prior", self.lambda_init)):
-            if value is not None:
-                start = replace(start, **{name: torch.tensor([float(value)], dtype=torch.float64)})
-        return evidence.maximise(problem, start, max_steps=self.max_iter, tolerance=min(self.tol, 1e-3) * 1e-6)
-
-    def _fitted(self, statistics: Statistics, optimum: Optimum, prior: DiagonalPrior, prior_noise: Tensor) -> _Fit:
+    def _solve(self, centred: LinearOperator, targets: Tensor, weights: Tensor) -> tuple[_Fit, ...]:
+        """A fit of every target; the exact ones share a decomposition."""
+        likelihood = Gaussian(hyperprior=GammaHyperprior(self.alpha_1, self.alpha_2))
+        prior = Isotropic(hyperprior=GammaHyperprior(self.lambda_1, self.lambda_2))
+        absorbed = float(self.fit_intercept)  # an intercept costs one observation
+        models = [LinearModel(centred, y, likelihood, weights=weights, absorbed=absorbed) for y in targets.mT]
+        method, draws = self._method(models)
+        tuning = ByEvidence(self.max_iter, min(self.tol, 1e-3) * 1e-6, self.lambda_init, self.alpha_init)
+        run = Run(Noise(0), draws, tuning, reporter(None if self.verbose else False))
+        found = []
+        for column, model in enumerate(models):
+            found.append(find(model, prior, method.for_target(column), run))
+            method = method.after(found[-1].gaussian)
         if self.verbose:
-            print(f"log evidence {optimum.trace[-1]:.6g} after {optimum.steps} steps")
-        whitened = whiten((statistics,), replace(prior, precision=optimum.at.prior), optimum.at.noise, prior_noise)
-        mean, deviations = whitened.mean, whitened.deviations(prior_noise)
-        return _Fit(optimum, whitened if whitened.exact else None, mean, deviations)
+            for posterior in found:
+                told = posterior.diagnostics
+                print(f"log evidence {told.evidence_trace[-1]:.6g} after {told.tuning_steps} steps")
+        return tuple(_Fit.of(posterior) for posterior in found)
+
+    def _method(self, models: list[LinearModel]) -> tuple[Exact | Krylov, int]:
+        """From one decomposition of all targets, or from one Krylov space where both sides are large."""
+        rows = models[0].surrogate().features
+        if min(rows.shape) <= EXACT_SIZE:
+            return Exact(spectrum=decompose(rows)), 0
+        return Krylov(rtol=1e-3, targets=torch.stack([model.surrogate().targets for model in models], dim=1)), DRAWS
 
     def _set_attributes(self, dtype: Any, single: bool, y_offset: Tensor) -> None:
         def attribute(values: list[Any]) -> Any:
@@ -270,10 +254,10 @@ class BayesianRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self._coefficients = torch.stack([fit.mean for fit in self._fits], dim=1)
         coef = self._coefficients.mT.numpy().astype(dtype)
         self.coef_ = coef[0] if single else coef
-        self.alpha_ = attribute([float(fit.optimum.at.noise) for fit in self._fits])
-        self.lambda_ = attribute([float(fit.optimum.at.prior) for fit in self._fits])
-        self.n_iter_ = max(1, max(fit.optimum.steps for fit in self._fits))
-        scores = [np.array(fit.optimum.trace if self.compute_score else ()) for fit in self._fits]
+        self.alpha_ = attribute([fit.noise_precision for fit in self._fits])
+        self.lambda_ = attribute([fit.prior_precision for fit in self._fits])
+        self.n_iter_ = max(1, max(fit.steps for fit in self._fits))
+        scores = [np.array(fit.scores if self.compute_score else ()) for fit in self._fits]
         self.scores_ = scores[0] if single else scores
         intercept = y_offset.numpy() - self.X_offset_ @ self._coefficients.numpy()
         self.intercept_ = float(intercept[0]) if single else intercept
@@ -284,13 +268,15 @@ class BayesianRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
         """Leverages include the intercept's own, w / Σw, since leaving a row out moves the centre too."""
         columns = []
         for fit, y in zip(self._fits, targets.mT, strict=True):
-            variance = _variance(centred, fit)
-            noise = float(fit.optimum.at.noise)
+            noise = fit.noise_precision
+            variance = fit.variance(centred)
             if self.fit_intercept:
                 variance = variance + 1 / (noise * weights.sum())
-            leverage = variance * noise * weights
-            residual = (y - centred @ fit.mean.to(centred.like)) / (1 - leverage)
-            columns.append((leverage, residual, y - residual, (variance / (1 - leverage) + 1 / noise).sqrt()))
+            residual = y - (centred @ fit.mean.to(centred.like)).double()
+            root = (noise * weights).sqrt()
+            step = step_out(variance[:, None, None], (noise * weights * residual)[:, None, None], root[:, None, None])
+            left = residual + step.shift[:, 0, 0]
+            columns.append((step.leverage, left, y - left, (step.covariance[:, 0, 0] + 1 / noise).sqrt()))
         parts = [self._shaped(torch.stack(part, dim=1)) for part in zip(*columns, strict=True)]
         offset = y_offset.numpy() if self.coef_.ndim == 2 else float(y_offset)
         return LeaveOneOutFit(leverage=parts[0], residual=parts[1], mean=parts[2] + offset, std=parts[3])
@@ -307,11 +293,3 @@ class BayesianRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
 def _mean_rows(features: LinearOperator, weights: Tensor) -> Tensor:
     return features.rmatmat(weights[:, None].to(features.like))[:, 0].double()
-
-
-def _variance(features: LinearOperator, fit: _Fit) -> Tensor:
-    """The epistemic variance of every row: closed form, or the mean square of draws."""
-    if fit.whitened is None:
-        return (features @ fit.deviations.to(features.like)).double().square().mean(1)
-    blocks = (rows.double() * fit.whitened.std for rows in row_blocks(features))
-    return torch.cat([variances(rows, fit.whitened.spectrum, fit.whitened.values)[1] for rows in blocks])

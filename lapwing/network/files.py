@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lapwing.bayes.likelihoods import Categorical, Gaussian
-from lapwing.bayes.linear_model import Centre, LinearModel
+from lapwing.bayes.linear_model import LinearisationPoint, LinearModel
 from lapwing.bayes.posterior import Posterior
 from lapwing.bayes.posterior.files import Stored, read, restore
 from lapwing.linalg.operators import as_operator
@@ -55,7 +55,9 @@ def load(path: Path | str, model: nn.Module | None = None) -> Posterior:
     return restore(stored, *_linearised(stored, copy.deepcopy(model), tuple(names)))
 
 
-def _linearised(stored: Stored, model: nn.Module, names: tuple[str, ...]) -> tuple[Callable[[Any], Any], Centre]:
+def _linearised(
+    stored: Stored, model: nn.Module, names: tuple[str, ...]
+) -> tuple[Callable[[Any], Any], LinearisationPoint]:
     """The feature map of a network, linearised when the first inputs show what it takes."""
     mask = stored.tensors.get("mask")
     select: Select = _whole_mask(model, names, mask) if mask is not None else lambda name: name in names
@@ -75,12 +77,12 @@ def _linearised(stored: Stored, model: nn.Module, names: tuple[str, ...]) -> tup
         return found[0]
 
     def outputs_at(inputs: Any) -> Tensor:
-        centre = linear(inputs).centre
-        assert centre is not None
-        return centre.outputs_at(inputs)
+        point = linear(inputs).point
+        assert point is not None
+        return point.outputs_at(inputs)
 
-    centre = Centre(outputs_at, stored.tensor("weights"), names, mask, lambda: fingerprint(model))
-    return (lambda inputs: linear(inputs).features_at(inputs)), centre
+    point = LinearisationPoint(outputs_at, stored.tensor("weights"), names, mask, lambda: fingerprint(model))
+    return (lambda inputs: linear(inputs).features_at(inputs)), point
 
 
 def _whole_mask(model: nn.Module, names: tuple[str, ...], mask: Tensor) -> Tensor:

@@ -7,16 +7,15 @@ can be indefinite) and of ∇log p ∇log pᵀ (the empirical Fisher, which know
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, final
 
 import torch
 from torch import Tensor
 from torch.func import grad, jacrev, vmap
 
-from lapwing.bayes.likelihoods import Gaussian, Likelihood
+from lapwing.bayes.likelihoods import Likelihood
 from lapwing.bayes.linear_model import Observed
-from lapwing.bayes.methods import AtTheWeights, Hessian
 from lapwing.linalg.memory import check_memory
 from lapwing.linalg.spectral import cutoff
 from lapwing.linalg.truncated import Truncated
@@ -31,32 +30,54 @@ CHUNK = 64  # rows of a Hessian at once
 LARGEST = 5000  # weights: a dense matrix of more would take minutes
 
 
-def dense(
-    method: AtTheWeights, network: Network, inputs: Inputs, likelihood: Likelihood, observed: Observed, scale: Tensor
-) -> Truncated:
-    """The Hessian or the empirical Fisher of observed data, decomposed in units of the prior's scale (p,).
+@final
+@dataclass(frozen=True, eq=False)
+class DenseCurvatures:
+    """Dense matrices of observed data that belong to a network at its own weights, decomposed in a prior's units (p,).
 
     A noise that is to be tuned is one here. Everything is in double precision, since small eigenvalues may be negative.
     """
-    if network.layout.size > LARGEST:
-        raise ValueError(
-            f"{method!r} makes a dense matrix, and the network has {network.layout.size:,} weights chosen of at most "
-            f"{LARGEST:,}: select fewer, as the last layer, or use KFAC() or LowRank(rank)"
-        )
-    check_memory(8 * 4.5 * network.layout.size**2, f"{method!r}", "select fewer weights, or use KFAC()")
-    network, targets, counts = _in_double(network), observed.targets, _by_datum(observed, inputs.count)
-    numbered, start = list[tuple[Sample, Tensor]](), 0
-    for batch in inputs:
-        numbered.append((_as_double(batch), torch.arange(start, start + len(batch))))
-        start += len(batch)
-    if isinstance(method, Hessian):
-        matrix, power = hessian(network, numbered, _energy(likelihood, targets, counts)), 1
-    else:  # a datum that counts c times has c gradients, not one that is c times as large
-        if isinstance(likelihood, Gaussian) and likelihood.noise_std is None:
+
+    network: Network
+    inputs: Inputs
+    likelihood: Likelihood
+    observed: Observed
+
+    def hessian(self, scale: Tensor) -> Truncated:
+        """The true Hessian of −log p."""
+        self._check("Hessian()")
+        counts = _by_datum(self.observed, self.inputs.count)
+        energy = _energy(self.likelihood, self.observed.targets, counts)
+        return _decomposed(hessian(_in_double(self.network), self._numbered(), energy), scale, 1)
+
+    def empirical_fisher(self, scale: Tensor) -> Truncated:
+        """Squared gradients; a datum that counts c times has c of them, not one that is c times as large."""
+        self._check("EmpiricalFisher()")
+        if self.likelihood.tunes_noise:
             raise ValueError("the empirical Fisher does not scale with a noise precision: give Gaussian(noise_std=…)")
+        counts = _by_datum(self.observed, self.inputs.count)
         times = counts.amax(1)
-        energy = _energy(likelihood, targets, counts / times.clamp_min(1e-300)[:, None])
-        matrix, power = empirical_fisher(network, numbered, energy, times), 2
+        energy = _energy(self.likelihood, self.observed.targets, counts / times.clamp_min(1e-300)[:, None])
+        return _decomposed(empirical_fisher(_in_double(self.network), self._numbered(), energy, times), scale, 2)
+
+    def _check(self, name: str) -> None:
+        size = self.network.layout.size
+        if size > LARGEST:
+            raise ValueError(
+                f"{name} makes a dense matrix, and the network has {size:,} weights chosen of at most "
+                f"{LARGEST:,}: select fewer, as the last layer, or use KFAC() or LowRank(rank)"
+            )
+        check_memory(8 * 4.5 * size**2, name, "select fewer weights, or use KFAC()")
+
+    def _numbered(self) -> list[tuple[Sample, Tensor]]:
+        numbered, start = list[tuple[Sample, Tensor]](), 0
+        for batch in self.inputs:
+            numbered.append((_as_double(batch), torch.arange(start, start + len(batch))))
+            start += len(batch)
+        return numbered
+
+
+def _decomposed(matrix: Tensor, scale: Tensor, power: int) -> Truncated:
     values, vectors = torch.linalg.eigh(scale[:, None] * matrix * scale)
     values = torch.where(values.abs() > cutoff(values, len(scale)), values, 0)
     return Truncated(vectors, values, scale.to(vectors), power)
@@ -132,19 +153,15 @@ def jacobian_rows(network: Network, inputs: Sample, outputs: Tensor) -> Tensor: 
 
 
 def _energy(likelihood: Likelihood, targets: Tensor, counts: Tensor) -> Energy:
-    """−log p of the data with these numbers, given their outputs: constants are left out under Gaussian noise."""
+    """−log p of the data with these numbers, given their outputs, but for a constant under Gaussian noise."""
     n = len(counts)
     each = targets.reshape(n, -1, *targets.shape[1:])  # a datum has several targets where it has several places
-    precision = likelihood.row_precision(targets).reshape(n, -1) if isinstance(likelihood, Gaussian) else counts
+    of, weights = likelihood.at_unit_noise(), counts * likelihood.row_precision(targets).reshape(n, -1)
 
     def energy(outputs: Tensor, numbers: Tensor) -> Tensor:  # (b, c), (b,)
-        count = counts[numbers]
-        if isinstance(likelihood, Gaussian):
-            errors = (outputs - each[numbers].reshape(outputs.shape).to(outputs)).square()
-            return 0.5 * (count * precision[numbers] * errors).sum()
-        seen = each[numbers].flatten(0, 1)
-        shaped = likelihood.shaped(outputs.reshape(-1), seen)
-        return -likelihood.log_prob(shaped, seen, count.expand(len(count), len(seen) // len(count)).reshape(-1))
+        seen = each[numbers].flatten(0, 1).to(outputs.device)
+        counted = weights[numbers].reshape(-1).to(outputs.device)
+        return -of.log_prob(of.shaped(outputs.reshape(-1), seen), seen, counted)
 
     return energy
 

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
-from lapwing.bayes.likelihoods import Categorical, Gaussian, Likelihood
-from lapwing.bayes.linear_model import Centre, LinearModel, Observed
-from lapwing.bayes.methods import AtTheWeights
-from lapwing.linalg.curvature import Curvature
+from lapwing.bayes.likelihoods import Likelihood
+from lapwing.bayes.linear_model import LinearisationPoint, LinearModel, Observed
+from lapwing.linalg.devices import map_tensors
 from lapwing.linalg.journal import Journal
+from lapwing.linalg.operators.placed import InMainMemory
 from lapwing.network.batches import NO_TARGETS, Batches, Inputs, as_batches, check_finite_batch
 from lapwing.network.checks import checked_outputs, taken
 from lapwing.network.groups import weight_groups
-from lapwing.network.hessian import dense
+from lapwing.network.hessian import DenseCurvatures
 from lapwing.network.jacobian import Jacobian, Network, Plan, prepared
-from lapwing.network.kfac import Structure, root_of, structured
+from lapwing.network.kfac import Structure, Structures, root_of
+from lapwing.network.kfac.factors import Sharing
 from lapwing.network.kfac.roots import Root, per_place, scaled
 from lapwing.network.nests import Nest, required
 from lapwing.network.observations import observe
@@ -33,8 +34,6 @@ def linearise(
 ) -> LinearModel:  # fmt: skip
     """The linear model of a trained network: features J, offset f − J w̄, and the network's output as centre.
 
-    Under Gaussian noise the offset is taken from the targets; class labels stay as they are.
-
     `data` is anything `as_batches` reads; `select` chooses weights by name or by a mask; `total` is the size of the
     whole training set where `data` is a part of it, so that each datum counts `total / n` times. `output` says which
     tensor is meant where the network returns several: a key, a place or a function. `checkpoint` keeps how products
@@ -47,14 +46,13 @@ def linearise(
             f"likelihood is {given}, expected a value: Categorical() for classes, Gaussian() for numbers, "
             "Bernoulli() for yes and no, Poisson() for counts"
         )
-    dim = likelihood.dim if isinstance(likelihood, Categorical) else -1
-    network, batches = Network.of(model, select, View(output, dim)), as_batches(data)
+    network, batches = Network.of(model, select, View(output, likelihood.dim)), as_batches(data)
     outputs, observed = _observed(network, batches, likelihood)
+    observed = replace(observed, targets=observed.targets.cpu())  # what is inferred is kept in main memory
     targets, weights, n = observed.targets, observed.weights, len(outputs)
     features = _kept(prepared(Jacobian(network, observed.inputs, outputs[0].numel())), checkpoint)
-    offset = network.view.rows(outputs).reshape(-1) - features.at_weights
-    if isinstance(likelihood, Gaussian):
-        targets = (targets.reshape(-1) - offset.to(targets)).reshape(targets.shape)
+    seen = InMainMemory.of(features)
+    offset = network.view.rows(outputs).reshape(-1).cpu() - features.at_weights.cpu()
     if total is not None:
         if total < n:
             raise ValueError(f"total is {total}, less than the {n} data given: it counts the whole training set")
@@ -62,22 +60,21 @@ def linearise(
         weights = each
     observed = replace(observed, weights=weights)
     return LinearModel(
-        features, targets, likelihood, weights=weights, offset=offset.double(),
-        features_at=lambda inputs: replace(features, inputs=_inputs(network, inputs)),
+        seen, targets, likelihood, weights=weights, offset=offset.double(),
+        features_at=lambda inputs: InMainMemory.of(replace(features, inputs=_inputs(network, inputs))),
         blocks=network.layout.tensor_of(),
         groups=lambda kind: weight_groups(network, kind, next(iter(features.inputs))),
-        structure=lambda method, scale, seed: (dense(method, network, features.inputs, likelihood, observed, scale), {})
-        if isinstance(method, AtTheWeights)
-        else _structure(
-            structured(
-                network, features.inputs, _root(likelihood, targets, weights, features), method, scale=scale,
-                counts=weights if _one_each(weights, features) else None, seed=seed,
-            )
+        structure=NetworkStructures(
+            Structures(
+                network, features.inputs, _root(likelihood, targets, weights, features),
+                weights if _one_each(weights, features) else None,
+            ),
+            DenseCurvatures(network, features.inputs, likelihood, observed),
         ),
-        centre=Centre(
+        point=LinearisationPoint(
             lambda inputs: _joined(
                 [taken(network, batch, features.inputs, outputs.ndim) for batch in _inputs(network, inputs)]
-            ), network.weights,
+            ), network.weights.cpu(),
             network.layout.names, network.layout.mask, lambda: fingerprint(network.fixed),
             lambda inputs, change: _joined(
                 [network.moved(change).outputs(batch) for batch in _inputs(network, inputs)]
@@ -125,7 +122,7 @@ def _joined(parts: list[Tensor], what: str = "outputs") -> Tensor:
 def _root(likelihood: Likelihood, targets: Tensor, weights: Tensor | None, features: Jacobian) -> Root:
     """A root of the curvature of every datum; weights that are not one for all its outputs are in it."""
     root, rows = root_of(likelihood, targets), features.shape[0]
-    if isinstance(likelihood, Categorical) and len(targets) > features.inputs.count:
+    if likelihood.exclusive_classes and len(targets) > features.inputs.count:
         root = per_place(root, rows // len(targets))
     if weights is None or _one_each(weights, features):
         return root
@@ -136,8 +133,37 @@ def _one_each(weights: Tensor | None, features: Jacobian) -> bool:
     return weights is None or weights.shape == (features.inputs.count,)
 
 
-def _structure(found: Structure) -> tuple[Curvature, dict[str, Any]]:
-    return found.curvature, found.diagnostics
+@final
+@dataclass(frozen=True, eq=False)
+class NetworkStructures:
+    """What a network can make of its layers and of its weights, for structured methods."""
+
+    layers: Structures
+    dense: DenseCurvatures
+
+    def diagonal(self, probes: int | None, scale: Tensor | None, seed: int) -> Structure:
+        """The diagonal of the Gauss-Newton matrix."""
+        return _in_main_memory(self.layers.diagonal(probes, scale, seed))
+
+    def kronecker(self, sharing: Sharing, probes: int | None, scale: Tensor | None, seed: int) -> Structure:
+        """A Kronecker product for every layer."""
+        return _in_main_memory(self.layers.kronecker(sharing, probes, scale, seed))
+
+    def eigencorrected(self, sharing: Sharing, scale: Tensor | None, seed: int) -> Structure:
+        """The same with exact second moments along its eigenvectors."""
+        return _in_main_memory(self.layers.eigencorrected(sharing, scale, seed))
+
+    def hessian(self, scale: Tensor) -> Structure:
+        """The true Hessian, dense."""
+        return Structure(self.dense.hessian(scale), {})
+
+    def empirical_fisher(self, scale: Tensor) -> Structure:
+        """Squared gradients, dense."""
+        return Structure(self.dense.empirical_fisher(scale), {})
+
+
+def _in_main_memory(found: Structure) -> Structure:
+    return replace(found, curvature=map_tensors(found.curvature, lambda tensor: tensor.cpu()))
 
 
 def _inputs(network: Network, data: Any) -> Inputs:

@@ -9,7 +9,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from lapwing.bayes.likelihoods import Gaussian
 from lapwing.network.batches import as_batches
 from lapwing.network.jacobian import Network
 from lapwing.network.kfac import diagonal, root_of
@@ -36,6 +35,7 @@ def subnetwork(
     The last two depend on the curvature h alone, not on the precision λ of an isotropic prior. `select` says by name
     which weights may be chosen.
 
+    >>> from lapwing import Gaussian
     >>> model, x = nn.Linear(3, 1, bias=False).eval(), torch.tensor([[1.0, 5.0, 0.1], [1.0, -5.0, 0.1]])
     >>> subnetwork(model, (x, torch.zeros(2, 1)), Gaussian(1.0), 2, score="predictive")
     tensor([ True,  True, False])
@@ -101,8 +101,7 @@ def _flat(weights: Sequence[Tensor]) -> Tensor:
 
 
 def _loss(likelihood: Any, outputs: Tensor, targets: Tensor) -> Tensor:
-    """−log p(targets | outputs) per datum, without what does not depend on the outputs."""
-    if isinstance(likelihood, Gaussian):
-        precision = likelihood.row_precision(targets.reshape(outputs.shape)).to(outputs)
-        return 0.5 * (precision * (targets.reshape(-1).to(outputs) - outputs.reshape(-1)).square()).sum() / len(targets)
-    return -likelihood.log_prob(likelihood.shaped(outputs, targets), targets) / len(targets)
+    """−log p(targets | outputs) per datum, but for what does not depend on the outputs."""
+    known = targets.to(outputs) if targets.is_floating_point() else targets
+    of, weights = likelihood.at_unit_noise(), likelihood.row_precision(likelihood.flat_targets(targets)).to(outputs)
+    return -of.log_prob(of.shaped(outputs, known), known, weights) / len(targets)

@@ -91,7 +91,7 @@ class Solve:
     tuned_by: str = ""
     converged: bool = True
     limited_by: str = ""
-    data_passes: int | None = None
+    data_passes: float | None = None
     error_bound: float | None = None
     draws: int = 0
     residuals: np.ndarray | None = None  # (1 + draws,), of the mean and of every draw

@@ -133,7 +133,7 @@ def _solved(record: Record) -> list[tuple[str, str]]:
             ("What limits accuracy", limits(record)),
         ]
     if solve.data_passes is not None:
-        rows.append(("Passes over the data", f"{solve.data_passes:,}"))
+        rows.append(("Passes over the data", f"{solve.data_passes:,.10g}"))
     if solve.residuals is not None and len(solve.residuals):
         worst = f"{float(np.max(solve.residuals)):.1e} of {len(solve.residuals)} solves"
         rows.append(("Largest relative residual", worst))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lapwing.bayes.likelihoods import Gaussian
-from lapwing.bayes.linear_model import Centre, LinearModel
+from lapwing.bayes.linear_model import LinearisationPoint, LinearModel
 from lapwing.linalg.memory import check_memory
 from lapwing.linalg.operators import Dense, LinearOperator, Sparse
 from lapwing.network.batches import Inputs
@@ -64,9 +64,9 @@ class Linearised:
         def outputs_at(where: Any) -> Tensor:
             return image if where is None else where.operator @ image
 
-        centre = Centre(outputs_at, prior.root().inverse(self.weights[:, None])[:, 0])
+        point = LinearisationPoint(outputs_at, prior.root().inverse(self.weights[:, None])[:, 0])
         features = features_at(self.projector)
-        return LinearModel(features, self.targets, Gaussian(noise_std), features_at=features_at, centre=centre)
+        return LinearModel(features, self.targets, Gaussian(noise_std), features_at=features_at, point=point)
 
 
 def linearise(reconstruction: Reconstruction, *, store: bool | None = None) -> Linearised:

@@ -247,7 +247,7 @@ def _settings(found: Study) -> Html:
         ["Network", f"U-Net of {made.settings.channels} channels, skips {made.settings.skips}"],
         ["Fit", f"{made.steps} steps ({ended}), TV weight {number(made.settings.tv_weight)}"],
         ["Noise std", f"{known}; tuned {number(found.tuned.noise_std)}; misfit {number(made.misfit)}"],
-        ["Posterior", f"{found.posterior.posterior.diagnostics['method']}"],
+        ["Posterior", f"{found.posterior.posterior.diagnostics.method}"],
         ["Variance floor of densities", number(found.floor)],
         *([f"Seconds: {name}", f"{value:.1f}"] for name, value in found.seconds.items()),
     ]

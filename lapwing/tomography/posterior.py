@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lapwing.bayes.inference import infer
 from lapwing.bayes.likelihoods import Gaussian
-from lapwing.bayes.linear_model import Centre, LinearModel
+from lapwing.bayes.linear_model import LinearisationPoint, LinearModel
 from lapwing.bayes.methods import Exact, Krylov, Method
 from lapwing.bayes.posterior import Posterior
 from lapwing.bayes.priors import Isotropic
@@ -44,7 +44,7 @@ class ImagePosterior:
     @property
     def exact(self) -> bool:
         """Whether standard deviation and covariances are closed forms, and not from draws."""
-        return bool(self.posterior.belief.exact)
+        return bool(self.posterior.gaussian.is_closed_form)
 
     def about_linear_mean(self) -> ImagePosterior:
         """The same error bars about the linear model's own mean: the better image where a network was stopped early."""
@@ -52,12 +52,11 @@ class ImagePosterior:
 
     def deviations(self, draws: int | None = None) -> Tensor:  # (draws, size, size)
         """Joint draws of the image about its mean: those of the posterior, or any number of a closed form."""
-        features = self.posterior.features_at(None)
-        weights = self.posterior.deviations if draws is None else self.posterior.sample(draws) - self._centre()
+        features = self.posterior.map.features_at(None)
+        weights = self.posterior.gaussian.deviations
+        if draws is not None:
+            weights = (self.posterior.sample(draws) - self.posterior.mean).mT
         return (features @ weights).mT.reshape(-1, *self.mean.shape)
-
-    def _centre(self) -> Tensor:
-        return self.posterior.mean[:, None]
 
     def samples(self, draws: int | None = None) -> Tensor:  # (draws, size, size)
         """Joint draws of the image."""
@@ -71,7 +70,7 @@ class ImagePosterior:
         size = len(self.mean)
         numbers = torch.arange(size * size).reshape(size, size)
         drawn = None if self.exact else self.deviations().reshape(-1, size * size)
-        features = self.posterior.features_at(None)
+        features = self.posterior.map.features_at(None)
         for top in range(0, size, side):
             for left in range(0, size, side):
                 pixels = numbers[top : top + side, left : left + side].reshape(-1)
@@ -124,7 +123,7 @@ def quantify(
     size = linear.projector.size
     predicted = found.predict(None)
     mean = linear.reconstruction.image
-    shift = found.features_at(None) @ found.mean - linear.shift
+    shift = found.map.features_at(None) @ found.mean - linear.shift
     std = predicted.epistemic_variance.clamp_min(0).sqrt()
     return ImagePosterior(
         linear, prior, noise_std, found, mean, std.reshape(size, size), mean + shift.reshape(size, size)
@@ -149,7 +148,7 @@ def _in_image_space(linear: Linearised, jacobian: Tensor, prior: FilterPrior, no
 
     return LinearModel(
         features_at(linear.projector), linear.targets, Gaussian(noise_std), features_at=features_at,
-        centre=Centre(outputs_at, weights),
+        point=LinearisationPoint(outputs_at, weights),
     )  # fmt: skip
 
 
@@ -158,11 +157,7 @@ def _covariance(posterior: Posterior, features: LinearOperator, pixels: Tensor) 
     unit = torch.zeros(features.shape[0], len(pixels), dtype=torch.float64)
     unit[pixels, torch.arange(len(pixels))] = 1
     rows = features.rmatmat(unit).double()  # (p, pixels)
-    belief: Any = posterior.belief
-    whitened = belief.std[:, None] * rows
-    inside = belief.spectrum.coordinates(whitened.mT)  # (pixels, rank)
-    shrunk = belief.values / (1 + belief.values)
-    return whitened.mT @ whitened - (inside * shrunk) @ inside.mT
+    return rows.mT @ posterior.gaussian.covariance_times(rows.mT)
 
 
 def marginal_log_density(error: Tensor, variance: Tensor) -> float:

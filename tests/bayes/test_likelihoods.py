@@ -13,15 +13,17 @@ def test_noise_broadcasts_against_the_targets():
     assert Gaussian([1.0, 0.5]).row_precision(targets).tolist() == [1, 4] * 3
     assert Gaussian([[1.0], [0.5], [2.0]]).row_precision(targets).tolist() == [1, 1, 4, 4, 0.25, 0.25]
     assert Gaussian([1.0, 0.5, 2.0]).row_precision(torch.zeros(3)).tolist() == [1, 4, 0.25]
-    assert Gaussian(per_output=True).row_groups(targets).tolist() == [0, 1] * 3
-    assert Gaussian(0.5, per_output=True).row_groups(targets).tolist() == [0] * 6
+    assert Gaussian(per_output=True).noise_groups(targets, 6).tolist() == [0, 1] * 3
+    assert Gaussian(0.5, per_output=True).noise_groups(targets, 6).tolist() == [0] * 6
 
 
 def test_noise_at_new_inputs_is_known_unless_it_was_given_per_datum():
-    assert Gaussian(0.5).variance_at(None) == 0.25
-    assert Gaussian([1.0, 0.5]).variance_at(2).tolist() == [1, 0.25]
-    assert "per datum" in Gaussian([1.0, 0.5]).variance_at(None)
-    assert "not been tuned" in Gaussian().variance_at(None)
+    one, two = torch.zeros(3).double(), torch.zeros(3, 2).double()
+    assert Gaussian(0.5).noise_variance(one) == 0.25
+    assert Gaussian([1.0, 0.5]).noise_variance(two).tolist() == [1, 0.25]
+    assert Gaussian([1.0, 0.5]).noise_variance(two.reshape(3, 2, 1)).tolist() == [[1], [0.25]]
+    assert "per datum" in Gaussian([1.0, 0.5]).noise_variance(one)
+    assert "not been tuned" in Gaussian().noise_variance(one)
 
 
 @pytest.mark.parametrize("noise_std", [0.0, -1.0, float("nan"), [1.0, float("inf")]])

@@ -70,6 +70,6 @@ def test_very_small_noise_is_solved_from_singular_values():
     s = torch.logspace(0, -6, 7, dtype=torch.float64)  # singular values: condition number 1e12 of the Gram matrix
     features = u * s @ v.mT
     posterior = infer(LinearModel(features, features @ v.sum(1), Gaussian(1e-6)), prior=Isotropic(1.0), draws=0)
-    assert posterior.diagnostics["method"] == "exact, svd"
+    assert posterior.diagnostics.method == "exact, svd"
     exact = v / (s.square() * 1e12 + 1) @ v.mT
     torch.testing.assert_close(posterior.covariance, exact, rtol=1e-6, atol=1e-12)

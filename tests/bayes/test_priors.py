@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from lapwing import GPrior, Isotropic, Noise, PerGroup
+from lapwing import GPrior, Isotropic, PerGroup
+from lapwing.bayes.noise import Noise
 from lapwing.linalg.operators import Dense
 from tests.problems import TALL
 from tests.properties import check_covariance
@@ -43,7 +44,7 @@ def test_g_prior_of_weights_that_the_data_say_nothing_about_is_proper():
     assert scale[2] == pytest.approx(float(curvature.mean() ** -0.5), rel=1e-12)
     assert GPrior(1.0).on(Dense(torch.zeros(40, 7).double()), ONES).scale.tolist() == [1] * 7
     blocks = torch.tensor([0, 0, 0, 1, 1, 2, 2])
-    scale = GPrior(1.0, floor=1e-3, each="weight").on(Dense(dead), ONES, blocks).scale
+    scale = GPrior(1.0, floor=1e-3, scale_per="weight").on(Dense(dead), ONES, blocks).scale
     assert scale[2] == pytest.approx(float((1e-3 * curvature[:3].mean()) ** -0.5), rel=1e-12)
     dead[:, 5:] = 0
     scale = GPrior(1.0).on(Dense(dead), ONES, blocks).scale
@@ -66,7 +67,9 @@ def test_g_prior_does_not_depend_on_the_scale_of_a_tensor(each):
         torch.tensor([0, 0, 0, 1, 1, 2, 2]),
         torch.tensor([1e3, 1e3, 1e3, 1, 1, 1e-3, 1e-3], dtype=torch.float64),
     )
-    one, other = (GPrior(1.0, each=each).on(Dense(features), ONES, blocks).scale for features in (dead, dead * units))
+    one, other = (
+        GPrior(1.0, scale_per=each).on(Dense(features), ONES, blocks).scale for features in (dead, dead * units)
+    )
     torch.testing.assert_close(other * units, one, rtol=1e-12, atol=0)
 
 

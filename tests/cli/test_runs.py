@@ -48,7 +48,7 @@ def test_classes_by_number(lapwing, runs, stranger):
     with torch.no_grad():
         logits = model(pairs["test"][0])
     assert np.allclose(test.method("MAP").probs, logits.softmax(1).numpy(), atol=1e-6)
-    cooled = (logits / posterior.diagnostics["temperature_scaling"]["temperature"]).softmax(1)
+    cooled = (logits / posterior.diagnostics.temperature_scaling["temperature"]).softmax(1)
     assert np.allclose(test.method("temperature scaling").probs, cooled.numpy(), atol=1e-6)
 
 

@@ -138,8 +138,8 @@ def test_kfac_evidence_is_that_of_a_fit_at_the_weights():
     model, x, y = problem(Categorical())
     found = train_with_evidence(model, (x, y), Categorical(), epochs=2, batch_size=5, progress=False)
     again = fit(
-        found.model, (x, y), Categorical(), prior=PerGroup("layer", found.assessment.precision), method=KFAC(),
-        evidence_at="weights",
+        found.model, (x, y), Categorical(), prior=PerGroup("layer", found.assessment.precision),
+        method=KFAC(evidence_at="weights"),
     )  # fmt: skip
     assert again.log_evidence.value == pytest.approx(found.assessment.log_evidence, rel=1e-9)
     torch.testing.assert_close(again.covariance, found.posterior.covariance)

@@ -115,7 +115,7 @@ def test_a_network_that_is_too_small_is_advised_to_grow():
 def test_an_indefinite_hessian_is_refused_and_the_gauss_newton_matrix_is_not():
     x, y = wave()
     model = network(6, seed=3).eval()  # not trained
-    with pytest.raises(ValueError, match="the hessian is not positive definite: its smallest eigenvalue is -"):
+    with pytest.raises(ValueError, match="the Hessian is not positive definite: its smallest eigenvalue is -"):
         mackay.fit(model, (x, y), Gaussian(0.1), curvature="hessian", precision=1e-3)
     outputs, w = flat_outputs(model, x)
     matrix = torch.autograd.functional.hessian(lambda v: 50 * (outputs(v) - y).square().sum(), w)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import lapwing
-from lapwing.bayes.likelihoods import Categorical, Gamma, Gaussian
+from lapwing.bayes.likelihoods import Categorical, GammaHyperprior, Gaussian
 from lapwing.families import mcmc
 from lapwing.families.mcmc.adaptation import DualAveraging
 from lapwing.families.mcmc.fitting import _Posterior
@@ -210,7 +210,7 @@ class TestFit:
         """p^(1 / T), prior and likelihood alike, against both written out."""
         x, y = regression()
         model = seeded(lambda: nn.Linear(3, 2)).eval()
-        cold = _Posterior.of(model, (x, y), Gaussian(0.3), 2.0, Gamma(), 3, 0, mcmc.HMC(), 0.3)
+        cold = _Posterior.of(model, (x, y), Gaussian(0.3), 2.0, GammaHyperprior(), 3, 0, mcmc.HMC(), 0.3)
         at = (cold.start("network", 2.0) + normals(3, 8, seed=5)).requires_grad_()
         outputs = x @ at[:, :6].reshape(3, 2, 3).mT + at[:, None, 6:]
         likelihood = torch.distributions.Normal(outputs, 0.3).log_prob(y).sum((1, 2))
@@ -227,7 +227,7 @@ class TestFit:
             model, regression(), Gaussian(0.3), prior=lapwing.Isotropic(precision=2.0), draws=4000, progress=False
         )
         new = normals(5, 3, seed=9)
-        theirs = (new @ exact.draws[:6].reshape(2, 3, -1)).permute(2, 1, 0) + exact.draws[6:].T[:, None]
+        theirs = new @ exact.draws[:, :6].reshape(-1, 2, 3).mT + exact.draws[:, None, 6:]
         theirs = theirs.reshape(4000, -1)
         ours = many_chains.functions(new).reshape(CHAINS, 4, -1)[:, -1]
         variance = exact.predict(new).epistemic_variance.reshape(-1)
@@ -241,7 +241,7 @@ class TestFit:
         x = torch.linspace(0.5, 2, 8).double()[:, None]
         y = 0.7 * x + 0.3 * normals(8, 1, seed=10)
         model = seeded(lambda: nn.Linear(1, 1, bias=False)).eval()
-        hyper = Gamma(2.0, 1.0)
+        hyper = GammaHyperprior(2.0, 1.0)
         found = mcmc.fit(
             model, (x, y), Gaussian(), prior_precision=None, hyperprior=hyper, chains=4000, warmup=60, draws=4, thin=10
         )
@@ -300,10 +300,12 @@ class TestFit:
         """The mean of the gradients of random batches is that of all data, by z-score."""
         x, y = regression()
         model = seeded(lambda: nn.Linear(3, 2)).eval()
-        posterior = _Posterior.of(model, (x, y), Gaussian(0.3), 2.0, Gamma(), 1, 0, mcmc.SGLD(1e-3, batch_size=7))
+        posterior = _Posterior.of(
+            model, (x, y), Gaussian(0.3), 2.0, GammaHyperprior(), 1, 0, mcmc.SGLD(1e-3, batch_size=7)
+        )
         at = posterior.start("network", 2.0)
         estimates = torch.stack([posterior.target(at)[1][0] for _ in range(1000)])
-        full = _Posterior.of(model, (x, y), Gaussian(0.3), 2.0, Gamma(), 1, 0, mcmc.HMC()).target(at)[1][0]
+        full = _Posterior.of(model, (x, y), Gaussian(0.3), 2.0, GammaHyperprior(), 1, 0, mcmc.HMC()).target(at)[1][0]
         error = estimates.std(0) / 1000**0.5
         assert ((estimates.mean(0) - full).abs() < 5 * error).all()
 

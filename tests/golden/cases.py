@@ -27,23 +27,23 @@ DRAWS = 6
 
 
 def draws_of(posterior: Any) -> Tensor:  # (draws, d)
-    return posterior.draws.mT
+    return posterior.draws
 
 
 def sample_of(posterior: Any, count: int) -> Tensor:  # (count, d)
-    return posterior.sample(count).mT
+    return posterior.sample(count)
 
 
 def novelty_of(prediction: Any) -> Tensor:  # outputs' shape
-    return prediction.novelty
+    return (prediction.epistemic_variance / prediction.prior_variance).clamp(0, 1)
 
 
 def g_prior_each(each: str, precision: float | None = None) -> Any:
-    return lw.GPrior(precision, each=each)
+    return lw.GPrior(precision, scale_per=each)
 
 
 def gamma(shape: float, rate: float) -> Any:
-    return lw.Gamma(shape, rate)
+    return lw.GammaHyperprior(shape, rate)
 
 
 def of_total(total: int) -> dict[str, Any]:
@@ -549,7 +549,7 @@ def low_rank() -> Values:
     x = normal(18, 3, seed=1)
     return joined(
         some=structure(lw.LowRank(11, rtol=1e-8), mlp, x),
-        weights=structure(lw.LowRank(44, rtol=1e-8), mlp, x, evidence_at="weights"),
+        weights=structure(lw.LowRank(44, rtol=1e-8, evidence_at="weights"), mlp, x),
     )
 
 
@@ -561,7 +561,7 @@ def structures_by_evidence() -> Values:
     for name, prior in {"g": lw.GPrior(), "normalised": lw.PerGroup("normalised")}.items():
         for place in ("mode", "weights"):
             posterior = lw.fit(
-                model, (x, y), lw.Gaussian(), prior=prior, method=lw.KFAC(), evidence_at=place, draws=DRAWS
+                model, (x, y), lw.Gaussian(), prior=prior, method=lw.KFAC(evidence_at=place), draws=DRAWS
             )
             found[f"{name} {place}"] = asked(posterior, noise=True)
     return joined(**found)
@@ -653,7 +653,7 @@ def labels_by_groups() -> Values:
     y, prior = classes(model, x), lw.PerGroup("layer")
     found = {
         place: lw.fit(
-            model, (x, y), lw.Categorical(), prior=prior, method=lw.KFAC(), evidence_at=place, draws=DRAWS
+            model, (x, y), lw.Categorical(), prior=prior, method=lw.KFAC(evidence_at=place), draws=DRAWS
         )
         for place in ("mode", "weights")
     }  # fmt: skip

@@ -76,7 +76,7 @@ def test_a_run_stopped_before_any_of_its_files_goes_on_to_the_same_bits(kind, tm
         again = fit(kind, folder)
         assert torch.equal(again.draws, whole.draws), writes
         assert again.log_evidence == whole.log_evidence
-        assert again.diagnostics["data_passes"] == whole.diagnostics["data_passes"]
+        assert again.diagnostics.data_passes == whole.diagnostics.data_passes
 
 
 def test_a_finished_run_is_read_without_products(tmp_path, monkeypatch):

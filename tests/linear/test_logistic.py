@@ -17,13 +17,16 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 from torch import Tensor
 
+from lapwing.bayes.fits import newton
+from lapwing.bayes.fits import newton as newton_steps
+from lapwing.bayes.fits.loss import Loss, PerOutput
+from lapwing.bayes.fits.newton import mode
 from lapwing.bayes.likelihoods import Bernoulli, Categorical
-from lapwing.bayes.modes import newton
-from lapwing.bayes.modes.loss import Loss, PerOutput, _softmax_hessian
-from lapwing.bayes.modes.newton import mode
+from lapwing.bayes.likelihoods.categorical import softmax_hessian
+from lapwing.linalg import krylov
 from lapwing.linalg.operators import Dense, Diagonal, Sparse
 from lapwing.linalg.solvers import NotConverged
-from lapwing.linear import BayesianLogisticRegression, laplace, logistic
+from lapwing.linear import BayesianLogisticRegression, designs, logistic
 from tests.properties import check_covariance, check_operator
 
 INTERCEPT_PRECISION = 0.01
@@ -174,8 +177,8 @@ def test_new_operators_obey_the_laws(generator):
     eye = torch.eye(3).double()
     constant = torch.cat([x, torch.ones(6, 1).double()], dim=1)
     check_operator(PerOutput(Dense(x), 3), torch.kron(x, eye), generator)
-    check_operator(laplace.WithConstant(Dense(x)), constant, generator)
-    check_operator(laplace.WithConstant(Sparse(scipy.sparse.csr_array(x.numpy()))), constant, generator)
+    check_operator(designs.WithConstant(Dense(x)), constant, generator)
+    check_operator(designs.WithConstant(Sparse(scipy.sparse.csr_array(x.numpy()))), constant, generator)
     outputs, weights = torch.randn(6, 3, generator=generator).double(), torch.linspace(0.5, 2, 6).double()
     features = PerOutput(Dense(x) @ Diagonal(torch.linspace(1, 2, 4).double()), 3)
     root = Loss(features, Categorical(), torch.zeros(6).long(), weights).root(outputs)
@@ -227,7 +230,7 @@ def test_confident_data_lose_no_digits_in_the_hessian():
     """π (1 − π) to full relative accuracy, with π within 1e-15 of one."""
     x = torch.tensor([[1.0, 2.0], [0.5, -1.0], [2.0, 0.3]]).double()
     outputs = torch.tensor([[36.0, 0, 1], [0, 1, 35], [-1, 37, 0]]).double()
-    total = _softmax_hessian(Dense(x), outputs.softmax(1), torch.ones(3).double())
+    total = softmax_hessian(Dense(x), outputs.softmax(1), torch.ones(3).double())
     p = np.exp(outputs.numpy().astype(np.longdouble))
     p = p / p.sum(1, keepdims=True)
     others = p.sum(1, keepdims=True) - p
@@ -420,7 +423,7 @@ def test_a_space_too_large_for_memory_is_refused(monkeypatch):
     x, y, _ = PROBLEMS["multinomial"]
     monkeypatch.setattr(logistic, "EXACT_SIZE", 0)
     monkeypatch.setattr(logistic, "DRAWS", 2)
-    monkeypatch.setattr(laplace.krylov, "available_bytes", lambda: 100)
+    monkeypatch.setattr(krylov, "available_bytes", lambda: 100)
     with pytest.raises(MemoryError, match="directions, and more do not fit in memory"):
         BayesianLogisticRegression(prior_precision=0.01).fit(x, y)
 
@@ -575,7 +578,7 @@ def test_an_interrupted_fit_leaves_the_estimator_as_it_was(monkeypatch):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(laplace, "mode", interrupt)
+    monkeypatch.setattr(newton_steps, "mode", interrupt)
     for estimator in (model, fresh):
         with pytest.raises(KeyboardInterrupt):
             estimator.fit(X[:, :3], Y)

@@ -13,6 +13,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
+from lapwing.bayes.evidence import tuning
 from lapwing.linear import BayesianRidge
 from lapwing.linear import ridge as module
 from tests.problems import linear
@@ -220,7 +221,7 @@ def test_an_interrupted_fit_leaves_the_estimator_as_it_was(monkeypatch):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module.evidence, "maximise", interrupt)
+    monkeypatch.setattr(tuning, "maximise", interrupt)
     for estimator in (model, fresh):
         with pytest.raises(KeyboardInterrupt):
             estimator.fit(X[:, :4], Y)

@@ -292,9 +292,10 @@ class TestMasks:
         torch.testing.assert_close(posterior.covariance, covariance, rtol=1e-7, atol=1e-9)
         prediction = posterior.predict(inputs)
         assert prediction.probs.shape == (6, 5, 3)
-        assert prediction.entropy.shape == prediction.novelty[..., 0].shape == (6, 5)
+        assert prediction.entropy.shape == (6, 5)
+        assert prediction.novelty.shape == (6,)
         own = torch.einsum("nap,pq,nbq->nab", rows, covariance, rows).reshape(6, 5, 3, 3)
-        torch.testing.assert_close(prediction.labels.spread.covariance, own, rtol=1e-6, atol=1e-8)
+        torch.testing.assert_close(prediction.observation.spread.covariance, own, rtol=1e-6, atol=1e-8)
         density = prediction.log_prob(labels)
         assert bool((density[labels == -100] == 0).all())
         assert bool((density[labels != -100] < 0).all())
@@ -307,10 +308,7 @@ class TestMasks:
         ignored = held["labels"] == -100
         masked = Keyed({**held, "labels": torch.where(ignored, 1, held["labels"]), "m": ~ignored}, mask="m")
         torch.testing.assert_close(posterior.tune(masked).curve.held_out, one.curve.held_out, rtol=1e-10, atol=1e-12)
-        assert (
-            one.diagnostics["temperature_scaling"]["held_out"]
-            >= one.diagnostics["temperature_scaling"]["held_out_plain"]
-        )
+        assert one.diagnostics.temperature_scaling["held_out"] >= one.diagnostics.temperature_scaling["held_out_plain"]
 
 
 class Nested(nn.Module):

@@ -70,7 +70,7 @@ def test_the_offset_keeps_the_network_at_its_own_weights():
         model, inputs = NETWORKS[name]()
         targets = torch.zeros(len(inputs), dtype=torch.long)
         linear = lw.linearise(model, (inputs, targets), Categorical())
-        outputs = linear.features @ linear.centre.weights + linear.offset
+        outputs = linear.features @ linear.point.weights + linear.offset
         torch.testing.assert_close(outputs.reshape(model(inputs).shape), model(inputs).detach(), rtol=1e-10, atol=1e-10)
 
 
@@ -80,10 +80,10 @@ def test_temperature_tuned_together_with_the_precision_is_no_worse(digits_networ
     held, labels = (part[120:220] for part in digits().train)
     posterior = fit(model, (x, y), Categorical(), validation=(held.double(), labels), draws=2)
     both = posterior.tune((held.double(), labels), temperature="tune")
-    assert both.diagnostics["held_out"] >= posterior.diagnostics["held_out"] - 1e-6
-    assert both.diagnostics["held_out"] >= posterior.diagnostics["temperature_scaling"]["held_out"] - 1e-4
+    assert both.diagnostics.held_out >= posterior.diagnostics.held_out - 1e-6
+    assert both.diagnostics.held_out >= posterior.diagnostics.temperature_scaling["held_out"] - 1e-4
     plain = float(cross_entropy(model(held.double()).detach(), labels))
-    assert -posterior.diagnostics["temperature_scaling"]["held_out_plain"] == pytest.approx(plain, rel=1e-9)
+    assert -posterior.diagnostics.temperature_scaling["held_out_plain"] == pytest.approx(plain, rel=1e-9)
 
 
 def test_the_variance_does_not_depend_on_batch_mates(digits_network):
@@ -142,7 +142,7 @@ def test_evidence_at_the_linear_mode_gives_shorter_and_better_error_bars_than_at
 def naive_precision(linear: lw.LinearModel) -> float:
     """The precision that maximises −½ α ‖w̄‖² − ½ log det(I + M / α), by MacKay's step on dense eigenvalues."""
     values = torch.linalg.svdvals(linear.features.dense() / 0.1).square()
-    energy, alpha = float(linear.centre.weights.square().sum()), 1.0
+    energy, alpha = float(linear.point.weights.square().sum()), 1.0
     for _ in range(500):
         alpha = float((values / (values + alpha)).sum()) / energy
     return alpha

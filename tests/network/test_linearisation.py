@@ -8,8 +8,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.data import DataLoader, TensorDataset
 
 import lapwing as lw
-from lapwing import CG, Exact, Gaussian, GPrior, Isotropic, Krylov, Noise, fit, infer, linearise
-from lapwing.bayes.noise import DATA, PRIOR
+from lapwing import CG, Exact, Gaussian, GPrior, Isotropic, Krylov, fit, infer, linearise
+from lapwing.bayes.noise import DATA, PRIOR, Noise
 from tests import reference
 from tests.network.networks import NETWORKS, normal
 from tests.properties import check_operator
@@ -52,7 +52,7 @@ def test_draws_equal_dense_perturb_and_solve(name, method):
     prior = torch.full((jacobian.shape[1],), 2.0, dtype=torch.float64)
     xi, theta = Noise(5, DATA).rows(0, len(noise), 4), Noise(5, PRIOR).rows(0, len(prior), 4)
     expected = reference.perturb_and_solve(jacobian, noise, prior, xi, theta)
-    assert float((posterior.deviations - expected).norm() / expected.norm()) < 1e-6
+    assert float((posterior.gaussian.deviations - expected).norm() / expected.norm()) < 1e-6
     new = normal(4, *inputs.shape[1:], seed=20)
     functions = model(new).detach() + (dense_jacobian(model, new) @ expected).mT.reshape(4, 4, -1)
     torch.testing.assert_close(posterior.functions(new), functions, rtol=1e-6, atol=1e-6)
@@ -120,7 +120,7 @@ def test_a_part_of_the_weights_is_that_part_of_the_jacobian():
     for select, columns in zip(choices, (head, matrices, odd), strict=True):
         linear = linearise(model, (inputs, targets), Gaussian(1.0), select=select)
         torch.testing.assert_close(linear.features.dense(), jacobian[:, columns], rtol=1e-12, atol=1e-13)
-        torch.testing.assert_close(linear.centre.weights, flat_weights(model)[columns], rtol=0, atol=0)
+        torch.testing.assert_close(linear.point.weights, flat_weights(model)[columns], rtol=0, atol=0)
     for weight in model[0].parameters():
         weight.requires_grad_(False)
     assert linearise(model, (inputs, targets), Gaussian(1.0)).features.shape[1] == int(head.sum())

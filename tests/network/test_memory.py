@@ -29,8 +29,8 @@ fit(20, 8); fit(20, 8, method=lw.Krylov())  # what the first calls ever allocate
 gc.collect()
 Path("/proc/self/clear_refs").write_text("5")
 before = resident("VmRSS")
-posterior = fit(200, 300, memory={memory!r})
-print(posterior.diagnostics["method"].split(",")[0].split()[0].lower(), resident("VmHWM") - before)
+posterior = fit(200, 300, max_memory={memory!r})
+print(posterior.diagnostics.method.split(",")[0].split()[0].lower(), resident("VmHWM") - before)
 """
 
 
@@ -63,25 +63,25 @@ def fit(**given):
 
 
 def test_the_choice_follows_the_memory_and_says_so():
-    assert fit().diagnostics["method"].startswith("exact")
-    little = fit(memory="3MB")
-    assert not little.diagnostics["method"].startswith("exact")
-    assert "an exact posterior would take" in little.diagnostics["why"]
-    assert little.diagnostics["memory"]["free"] == 3_000_000
+    assert fit().diagnostics.method.startswith("exact")
+    little = fit(max_memory="3MB")
+    assert not little.diagnostics.method.startswith("exact")
+    assert "an exact posterior would take" in little.diagnostics.why
+    assert little.diagnostics.memory["free"] == 3_000_000
     assert available_bytes() > 1e7  # as before
 
 
 @pytest.mark.parametrize("method", [None, lw.Krylov(), lw.CG(), lw.Exact()], ids=str)
 def test_what_cannot_fit_is_refused_before_any_work(method):
     with pytest.raises(MemoryError, match=r"needs .* and 20 kB are available"):
-        fit(memory="20kB", method=method)
+        fit(max_memory="20kB", method=method)
 
 
 @pytest.mark.parametrize("method", [lw.Krylov(rtol=1e-6), lw.Exact()], ids=str)
 def test_a_projection_keeps_to_its_memory(method, monkeypatch):
     """Directions of a Krylov space, or rows, a few at a time: 723 weights, three of them in double for 3 × 52 kB."""
     posterior = fit(method=method, prior=lw.Isotropic(1.0))
-    known, features = posterior.closed_form(), posterior.features_at(normal(20, 4, seed=5))
+    known, features = posterior.gaussian.whitened, posterior.map.features_at(normal(20, 4, seed=5))
     expected = features.dense() @ (
         known.std[:, None] * known.statistics.basis.expand(torch.eye(len(known.values)).double())
     )

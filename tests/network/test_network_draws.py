@@ -16,7 +16,7 @@ def at_draws(model, posterior, x, mask=None):
     flat = torch.cat([weight.detach().reshape(-1) for weight in model.parameters()])
     shapes = {name: weight.shape for name, weight in model.named_parameters()}
     found = []
-    for change in posterior.deviations.mT:
+    for change in posterior.gaussian.deviations.mT:
         whole = flat.clone()
         if mask is None:
             whole = whole + change

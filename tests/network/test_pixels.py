@@ -62,7 +62,7 @@ def test_classes_on_any_axis_have_the_dense_posterior(last, dim):
     torch.testing.assert_close(posterior.covariance, covariance, rtol=1e-7, atol=1e-9)
     prediction = posterior.predict(NEW)
     expected = torch.einsum("nhwap,pq,nhwbq->nhwab", rows, covariance, rows)
-    torch.testing.assert_close(prediction.labels.spread.covariance, expected, rtol=1e-7, atol=1e-9)
+    torch.testing.assert_close(prediction.observation.spread.covariance, expected, rtol=1e-7, atol=1e-9)
     variance = expected.diagonal(dim1=3, dim2=4)
     shown = prediction.epistemic_variance if last else prediction.epistemic_variance.movedim(1, -1)
     torch.testing.assert_close(shown, variance, rtol=1e-7, atol=1e-9)
@@ -70,7 +70,7 @@ def test_classes_on_any_axis_have_the_dense_posterior(last, dim):
     assert prediction.entropy.shape == prediction.mutual_information.shape == (2, 4, 5)
     assert prediction.samples.shape == (2, 2, 4, 5)
     torch.testing.assert_close(prediction.probs.sum(dim), torch.ones(2, 4, 5).double())
-    moved = (rows @ posterior.deviations).movedim(-1, 0)
+    moved = (rows @ posterior.gaussian.deviations).movedim(-1, 0)
     functions = posterior.functions(NEW) - model(NEW)
     functions = functions if last else functions.movedim(2, -1)
     torch.testing.assert_close(functions.detach(), moved, rtol=1e-7, atol=1e-9)
@@ -107,7 +107,7 @@ def test_structures_take_classes_of_pixels(method):
     if method == "Diagonal":
         covariance, _ = dense_of(model, LABELS)
         diagonal = 1 / torch.linalg.inv(covariance).diagonal()
-        torch.testing.assert_close(posterior.belief.covariance().diagonal(), diagonal, rtol=1e-7, atol=1e-10)
+        torch.testing.assert_close(posterior.covariance.diagonal(), diagonal, rtol=1e-7, atol=1e-10)
 
 
 def test_a_loaded_posterior_keeps_its_classes_where_they_were(tmp_path):
@@ -173,7 +173,7 @@ def test_variances_of_many_outputs_come_without_a_jacobian(likelihood, no_rows):
     assert score.abs().max() < 5
     prior = (new.square().sum(1) / 50.0).reshape(2, 12, 24)
     assert ((prediction.prior_variance - prior) / (prior * (2 / 400) ** 0.5)).abs().max() < 5
-    drawn = (new @ posterior.deviations).square().mean(1).reshape(2, 12, 24)
+    drawn = (new @ posterior.gaussian.deviations).square().mean(1).reshape(2, 12, 24)
     torch.testing.assert_close(prediction.epistemic_variance, drawn, rtol=1e-9, atol=1e-12)
 
 
@@ -184,7 +184,7 @@ def test_a_closed_form_posterior_predicts_many_outputs_from_its_draws_too(monkey
     monkeypatch.setattr(Jacobian, "rows", lambda *_: pytest.fail("rows of a Jacobian were made"))
     prediction = posterior.predict(WIDE_NEW)
     new = dense_rows(model, lambda out: out, WIDE_NEW)
-    drawn = (new @ posterior.deviations).square().mean(1).reshape(2, 12, 24)
+    drawn = (new @ posterior.gaussian.deviations).square().mean(1).reshape(2, 12, 24)
     torch.testing.assert_close(prediction.epistemic_variance, drawn, rtol=1e-8, atol=1e-12)
     tuned = posterior.tune((WIDE_NEW, model(WIDE_NEW).detach()))  # over a whole curve, without rows either
     assert tuned.curve.held_out.isfinite().all()
@@ -252,10 +252,9 @@ class TestTooManyRows:
 
     def test_another_route_is_chosen_and_said(self):
         posterior = fit(self.model(), self.data(), Gaussian(0.5), prior=Isotropic(100.0), draws=2)
-        assert "Krylov" in posterior.diagnostics["method"]
+        assert "Krylov" in posterior.diagnostics.method
         assert (
-            "4,800 observed outputs: outputs a datum are too many to make their Jacobian"
-            in posterior.diagnostics["why"]
+            "4,800 observed outputs: outputs a datum are too many to make their Jacobian" in posterior.diagnostics.why
         )
 
     def test_an_exact_posterior_that_cannot_fit_is_refused_before_any_row_is_made(self, no_rows, monkeypatch):

@@ -101,7 +101,7 @@ def test_ours_does_what_the_page_says(tmp_path):
         )
         with pytest.warns(UserWarning, match="leaves 5 of 40 data out at every pass; lapwing reads all"):
             seen = lw.fit(model, loader, lw.Gaussian(), prior=lw.Isotropic(1.0))
-    assert seen.diagnostics["observations"] == 80
+    assert seen.diagnostics.observations == 80
     assert lw.fit(one, (x, y[:, 0]), lw.Gaussian()).predict(x).mean.shape == (60, 1)
     with pytest.raises(ValueError, match="another network"):
         lw.load(posterior.save(tmp_path / "p"), other)

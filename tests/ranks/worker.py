@@ -120,22 +120,22 @@ FEW = ("krylov", "fewer data than ranks", "by draws", "fewer data than ranks, by
 def found(posterior) -> dict:
     inputs = normal(7, 4, seed=9)
     predicted = posterior.predict(inputs, shard=True)
-    outcome = predicted.probs if predicted.labels else predicted.aleatoric_variance
+    outcome = predicted.probs if predicted.likelihood.has_classes else predicted.aleatoric_variance
     return {
-        "predicted": torch.stack([predicted.mean, predicted.epistemic_variance, predicted.novelty, outcome]),
+        "predicted": torch.stack([predicted.mean, predicted.epistemic_variance, predicted.prior_variance, outcome]),
         "samples": predicted.samples.double(),
         "at fewer inputs than ranks": posterior.predict(inputs[:2], shard=True).epistemic_variance,
         "draws": posterior.draws,
         "functions": posterior.functions(inputs),
         "evidence": torch.tensor(posterior.log_evidence.value),
-        "ranks": torch.tensor(posterior.diagnostics["ranks"]),
+        "ranks": torch.tensor(posterior.diagnostics.ranks),
     }
 
 
 def different() -> None:
     data = normal(N, 4, seed=rank()), normal(N, 3, seed=2)
     alone = lw.fit(network(), data, lw.Gaussian(), draws=2, shard=False)
-    assert alone.diagnostics["ranks"] == 1
+    assert alone.diagnostics.ranks == 1
     lw.fit(network(), data, lw.Gaussian(), draws=2)
 
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lapwing import Exact, Isotropic, Krylov, Noise, infer
+from lapwing import Exact, Isotropic, Krylov, infer
+from lapwing.bayes.noise import Noise
 from lapwing.tomography import FilterPrior, linearise, quantify, stabiliser
 from lapwing.tomography.filter_prior import blocks_of
 from lapwing.tomography.type_ii.exact import ExactEvidence
@@ -198,6 +199,6 @@ def test_a_network_in_single_precision_has_the_same_error_bars():
     assert products.jacobian.like.dtype == torch.float32
     torch.testing.assert_close(dual.std[kept], exactly[kept], rtol=1e-3, atol=0)
     drawn = quantify(products, prior, NOISE, method=Krylov(), draws=80)
-    assert drawn.posterior.diagnostics["converged"]  # products are taken in float64
+    assert drawn.posterior.diagnostics.converged  # products are taken in float64
     ratio = (drawn.std / exactly)[kept]
     assert (ratio - 1).abs().max() <= 5 / (2 * 80) ** 0.5  # five standard errors of a standard deviation

@@ -14,25 +14,30 @@ from lapwing.bayes.evidence.objective import (
     shift_invariant,
 )
 from lapwing.bayes.evidence.search import (
-    LOWEST_RATIO,
     Optimum,
     at_ratio,
     at_ratios,
     expectation_maximisation,
     mackay,
+    mackay_update,
     maximise,
     objectives,
     scan,
 )
+from lapwing.bayes.evidence.tuning import At, ByEvidence, ByFixedPoint, OnHeldOut, Tuning
 
 __all__ = [
-    "LOWEST_RATIO",
+    "At",
+    "ByEvidence",
+    "ByFixedPoint",
     "EffectiveDimension",
     "EvidenceParts",
     "Moments",
+    "OnHeldOut",
     "Optimum",
     "Precisions",
     "Problem",
+    "Tuning",
     "at_ratio",
     "at_ratios",
     "effective_dimension",
@@ -41,6 +46,7 @@ __all__ = [
     "grouped",
     "largest_value",
     "mackay",
+    "mackay_update",
     "maximise",
     "objectives",
     "problem",

@@ -19,14 +19,18 @@ STIFFER = 10.0  # than a Hessian with negative eigenvalues needs at least: where
 INSTEAD = "train the network on, or use Exact(), whose Gauss-Newton matrix is never negative"
 
 
-def lacking(k: Tensor) -> float:
+class Indefinite(ValueError):
+    """A curvature that is the inverse of no covariance under a prior."""
+
+
+def min_stiffening(k: Tensor) -> float:
     """How many times as stiff a prior must be for M + λD to be positive; 0 where any prior is, and M alone."""
     return max(0.0, -float(k.min())) if len(k) else 0.0
 
 
 def check_positive(k: Tensor, prior: DiagonalPrior) -> None:
     """Refuse a Hessian that is the inverse of no covariance under this prior."""
-    times = lacking(k)
+    times = min_stiffening(k)
     if times < 1 - 1e-9:
         return
     if len(prior.precision) == 1:
@@ -36,7 +40,7 @@ def check_positive(k: Tensor, prior: DiagonalPrior) -> None:
     else:
         said = f"its smallest eigenvalue is {-times:.4g} in units of the prior: give precisions more than {times:.4g} "
         said += "times as large"
-    raise ValueError(f"the Hessian is not positive definite: {said}, {INSTEAD}")
+    raise Indefinite(f"the Hessian is not positive definite: {said}, {INSTEAD}")
 
 
 def tuned(problem: Problem, start: Precisions, by_evidence: bool) -> Optimum:

@@ -6,19 +6,19 @@ A `Problem` sees the model through `Moments` alone, whatever those are made from
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import final
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lapwing.bayes.likelihoods import Gamma
+from lapwing.bayes.likelihoods import GammaHyperprior
 from lapwing.bayes.priors import DiagonalPrior
-from lapwing.bayes.statistics import Statistics, compressed
+from lapwing.bayes.statistics import LOWEST_RATIO, Statistics, compressed
 from lapwing.linalg.estimators import Estimate
 from lapwing.linalg.operators import Dense
-from lapwing.linalg.spectral import Spectrum, decompose_whitened
+from lapwing.linalg.spectral import decompose_whitened
 
 LOG_2PI = float(np.log(2 * np.pi))
 
@@ -74,10 +74,34 @@ class Problem:
     lowest_ratio: float = 0.0  # of prior to noise precision at which the moments can be trusted
     positive_from: float = 0.0  # the ratio above which a curvature with negative eigenvalues makes a posterior
     one_by_one: bool = False  # whether moments take one setting at a time
-    tune_prior: bool = True
+    has_gradient: bool = True  # or the moments belong to a curvature that moves with the precisions
+    resolution: float = 1e-5  # in log precision, of a search by values alone
+    points: int = 37  # of a scan for the scale of the precisions
+    bound: Problem | None = field(default=None, repr=False)  # a cheaper problem that is nowhere below this one
+    middle: float = 1.0  # the ratio at which half of what can be determined is
+    lowest_noise_ratio: float = LOWEST_RATIO  # of prior to noise precision, over the largest eigenvalue
+    tune_prior: Tensor | bool = True  # or which of the prior precisions are free: (groups,)
     tune_noise: bool = True
-    prior_hyperprior: Gamma | None = None
-    noise_hyperprior: Gamma | None = None
+    prior_hyperprior: GammaHyperprior | None = None
+    noise_hyperprior: GammaHyperprior | None = None
+
+    def __post_init__(self) -> None:
+        free = torch.as_tensor(self.tune_prior).expand(self.sizes.shape)
+        object.__setattr__(self, "tune_prior", free)
+
+    def free_prior(self, at: Precisions) -> Tensor:  # (groups,), bool
+        """Which prior precisions are tuned: those that are neither given nor infinite, of a pruned group."""
+        return self.tune_prior & at.prior.isfinite()
+
+    @property
+    def tunes_prior(self) -> bool:
+        """Whether any prior precision is free."""
+        return bool(torch.as_tensor(self.tune_prior).any())
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether nothing is free."""
+        return not (self.tunes_prior or self.tune_noise)
 
     def parts(self, at: Precisions, moments: Moments | None = None) -> EvidenceParts:
         """The log evidence at these precisions, by part."""
@@ -202,20 +226,22 @@ def problem(statistics: tuple[Statistics, ...], prior: DiagonalPrior) -> Problem
     """The evidence problem of a model, every precision free."""
     groups = len(prior.precision)
     simple = len(statistics) == 1 and groups == 1
+    first = statistics[0]
     return Problem(
-        moments=shift_invariant(statistics[0]) if simple else general(statistics, prior.group_of, groups),
+        moments=shift_invariant(first) if simple else general(statistics, prior.group_of, groups),
         counts=torch.tensor([s.count for s in statistics], dtype=torch.float64),
         sizes=prior.sizes,
         log_weight=sum(s.log_weight for s in statistics),
         largest=largest_value(statistics),
-        lowest_ratio=_trusted(statistics[0]) if simple else 0.0,
+        lowest_ratio=_trusted(first) if simple else 0.0,
+        points=37 if simple else 19,
+        middle=float(first.values.median()) if len(first.values) else 1.0,
+        lowest_noise_ratio=first.basis.lowest_noise_ratio,
     )
 
 
 def _trusted(statistics: Statistics) -> float:
-    if isinstance(statistics.basis, Spectrum) or statistics.basis.complete:
-        return 0.0
-    return statistics.basis.lowest_ratio()
+    return 0.0 if statistics.basis.is_complete else statistics.basis.lowest_ratio()
 
 
 def largest_value(statistics: tuple[Statistics, ...]) -> float:

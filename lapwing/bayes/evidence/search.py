@@ -15,9 +15,11 @@ import torch
 from torch import Tensor
 
 from lapwing.bayes.evidence.objective import Moments, Precisions, Problem
-from lapwing.bayes.likelihoods import Gamma
+from lapwing.bayes.likelihoods import GammaHyperprior
+from lapwing.bayes.statistics import LOWEST_RATIO
 
-LOWEST_RATIO = 1e-13  # of prior to noise precision, over the largest eigenvalue; round-off rules below it
+SMALLEST = 1e-300
+SCAN_DECADES = 18  # from the lowest ratio to a prior that nothing gets past
 REACHED = 0.05  # in log precision: how near to a refused point a maximum lies at the border
 
 
@@ -32,41 +34,45 @@ class Optimum:
     trace: tuple[float, ...] = field(default=(), repr=False)  # the objective after every step
 
 
-def scan(problem: Problem, at: Precisions, points: int = 37, bound: Problem | None = None) -> Precisions:
+def scan(problem: Problem, at: Precisions) -> Precisions:
     """The best of a grid over the ratio of prior to noise precision, all groups tied: a start of the right scale.
 
-    For each ratio a free noise takes its best value in closed form. Precisions that are not free are kept. `bound` is a
-    cheaper problem that is nowhere below this one: settings that it rules out are not looked at.
+    For each ratio a free noise takes its best value in closed form. Precisions that are not free are kept. Settings
+    that the bound of the problem rules out are not looked at.
     """
-    if not (problem.tune_prior or problem.tune_noise):
+    if problem.is_fixed:
         return at
     largest = problem.largest or 1.0
     lowest = max(LOWEST_RATIO * largest, problem.lowest_ratio)
-    ratios = torch.logspace(float(np.log10(lowest)), float(np.log10(1e5 * largest)), points, dtype=torch.float64)
+    ratios = torch.logspace(
+        float(np.log10(lowest)), float(np.log10(1e5 * largest)), problem.points, dtype=torch.float64
+    )
     found = at_ratios(problem, at, ratios)
-    values = objectives(problem, found) if problem.simple else _stiffest_first(problem, found, bound)
+    values = objectives(problem, found) if problem.simple else _stiffest_first(problem, found)
     best = int(values.nan_to_num(nan=-torch.inf, posinf=-torch.inf).argmax())
     return Precisions(found.prior[best], found.noise[best])
 
 
-def _stiffest_first(problem: Problem, at: Precisions, bound: Problem | None) -> Tensor:  # (settings,)
+def _stiffest_first(problem: Problem, at: Precisions) -> Tensor:  # (settings,)
     """The objectives of settings that go from wide to stiff priors, from the last on: each mode is near the one before.
 
     Minus infinity stands for those that the bound rules out, and for those under so wide a prior that round-off leaves
     no mode, where a stiffer one has one.
     """
     found: list[float] = []
+    failure: FloatingPointError | None = None
     for prior, noise in zip(at.prior.flip(0), at.noise.flip(0), strict=True):
         setting, highest = Precisions(prior, noise), max(found, default=-torch.inf)
-        if bound is not None and bound.objective(setting) <= highest:
+        if problem.bound is not None and problem.bound.objective(setting) <= highest:
             found.append(-torch.inf)
             continue
         try:
             found.append(problem.objective(setting))
-        except FloatingPointError:
-            if highest == -torch.inf:
-                raise
+        except FloatingPointError as error:
+            failure = error
             found.append(-torch.inf)
+    if failure is not None and max(found) == -torch.inf:
+        raise failure
     return torch.tensor(found[::-1], dtype=torch.float64)
 
 
@@ -95,6 +101,8 @@ def maximise(
     No precision is looked at below `lowest`. A step to priors so wide that round-off leaves no mode is taken back;
     where the maximum lies at the border of those, it is said.
     """
+    if not problem.has_gradient:
+        return by_values(problem, start)
     trace: list[float] = []
     lower, upper = np.log(np.maximum(_bounds(problem), lowest))
     seen, refused = list[float](), list[tuple[np.ndarray, FloatingPointError]]()
@@ -130,16 +138,52 @@ def maximise(
     return Optimum(found, int(result.nit), bool(flat), tuple(trace))
 
 
+def by_values(problem: Problem, start: Precisions) -> Optimum:
+    """The maximum near a start from the scan, by values alone: where the curvature moves with the precisions."""
+    x = np.log(_free(problem, start))
+    trace = [problem.objective(start)]
+    if not len(x):
+        return Optimum(start, 0, True, tuple(trace))
+
+    def negative(logs: np.ndarray) -> float:
+        try:
+            trace.append(problem.objective(_insert(problem, start, np.atleast_1d(logs))))
+        except FloatingPointError:  # a prior this wide cannot be worked with
+            return float("inf")
+        return -trace[-1]
+
+    if len(x) == 1:
+        reach = SCAN_DECADES / (problem.points - 1) * np.log(10)
+        found = scipy.optimize.minimize_scalar(
+            negative, bounds=(x[0] - reach, x[0] + reach), method="bounded", options={"xatol": problem.resolution}
+        )
+        best = np.atleast_1d(found.x)
+    else:
+        found = scipy.optimize.minimize(
+            negative, x, method="Powell", options={"xtol": problem.resolution, "ftol": 1e-10}
+        )
+        best = found.x
+    at = start if -float(found.fun) < trace[0] else _insert(problem, start, best)
+    return Optimum(_prune(problem, at), int(found.nfev), bool(found.success), tuple(trace))
+
+
 def mackay(problem: Problem, start: Precisions, *, max_steps: int = 10_000, tolerance: float = 1e-10) -> Optimum:
     """MacKay's fixed point, α ← γ / ‖θ̄‖² and β ← (N − γ) / ‖y − Φθ̄‖², damped where the evidence would fall."""
 
     def update(at: Precisions, m: Moments) -> Precisions:
-        a, b = problem.prior_hyperprior or Gamma(0, 0), problem.noise_hyperprior or Gamma(0, 0)
-        prior = (m.determined + 2 * a.shape) / (m.weights + 2 * a.rate)
-        noise = (problem.counts - m.leverage + 2 * b.shape) / (m.residual + 2 * b.rate)
-        return Precisions(torch.where(at.prior.isfinite(), prior, at.prior), noise)
+        return mackay_update(problem, at, m)
 
     return _fixed_point(problem, start, update, max_steps, tolerance)
+
+
+def mackay_update(problem: Problem, at: Precisions, m: Moments) -> Precisions:
+    """One step of MacKay's: precisions at which the evidence would be stationary if nothing else moved."""
+    a = problem.prior_hyperprior or GammaHyperprior(0, 0)
+    b = problem.noise_hyperprior or GammaHyperprior(0, 0)
+    prior = (m.determined + 2 * a.shape) / (m.weights + 2 * a.rate).clamp_min(SMALLEST)
+    noise = (problem.counts - m.leverage + 2 * b.shape) / (m.residual + 2 * b.rate).clamp_min(SMALLEST)
+    noise = noise if problem.tune_noise else at.noise
+    return Precisions(torch.where(problem.free_prior(at), prior, at.prior), noise)
 
 
 def expectation_maximisation(
@@ -150,7 +194,7 @@ def expectation_maximisation(
     def update(at: Precisions, m: Moments) -> Precisions:
         prior = problem.sizes / (m.weights + (problem.sizes - m.determined) / at.prior)
         noise = problem.counts / (m.residual + m.leverage / at.noise)
-        return Precisions(torch.where(at.prior.isfinite(), prior, at.prior), noise)
+        return Precisions(torch.where(problem.free_prior(at), prior, at.prior), noise)
 
     return _fixed_point(problem, start, update, max_steps, tolerance)
 
@@ -189,15 +233,17 @@ def _uphill(problem: Problem, at: Precisions, x: np.ndarray, goal: np.ndarray, h
 
 def _prune(problem: Problem, at: Precisions) -> Precisions:
     """Set the precision of a group to infinity where that does not lower the objective."""
-    if not problem.tune_prior or problem.prior_hyperprior:
+    if not problem.tunes_prior or problem.prior_hyperprior:
         return at
     moments = problem.moments(at)
-    for group in (moments.determined < 0.5).nonzero().flatten().tolist():
-        if bool(at.prior[group].isfinite()):
-            without = replace(at, prior=at.prior.clone())
-            without.prior[group] = torch.inf
-            if problem.objective(without) >= problem.objective(at) - 1e-10:
-                at = without
+    faint = problem.free_prior(at)
+    if problem.has_gradient:  # else the moments may not know groups apart
+        faint = faint & (moments.determined < 0.5)
+    for group in faint.nonzero().flatten().tolist():
+        without = replace(at, prior=at.prior.clone())
+        without.prior[group] = torch.inf
+        if problem.objective(without) >= problem.objective(at) - 1e-10:
+            at = without
     return at
 
 
@@ -205,16 +251,21 @@ def at_ratio(problem: Problem, at: Precisions, ratio: Tensor) -> Precisions:
     """The best precisions with this ratio of prior to noise, all groups tied; those that are not free are kept."""
     unit = torch.ones_like
     if not problem.tune_noise:
-        return Precisions(ratio * at.noise.mean() * unit(at.prior), at.noise)
-    if not problem.tune_prior:
+        return Precisions(_where_free(problem, ratio * at.noise.mean() * unit(at.prior), at), at.noise)
+    if not problem.tunes_prior:
         return Precisions(at.prior, at.prior[at.prior.isfinite()].mean() / ratio * unit(at.noise))
     tied = Precisions(ratio * unit(at.prior), unit(at.noise))
     m = problem.moments(tied)
-    a, b = problem.prior_hyperprior or Gamma(0, 0), problem.noise_hyperprior or Gamma(0, 0)
+    a = problem.prior_hyperprior or GammaHyperprior(0, 0)
+    b = problem.noise_hyperprior or GammaHyperprior(0, 0)
     residual, weights = (energies.sum(-1, keepdim=True) for energies in (m.residual, m.weights))
     energy = residual + ratio * weights + 2 * b.rate + 2 * a.rate * ratio
     noise = (problem.counts.sum() + 2 * b.shape + 2 * a.shape) / energy
-    return Precisions(ratio * noise * unit(at.prior), noise * unit(at.noise))
+    return Precisions(_where_free(problem, ratio * noise * unit(at.prior), at), noise * unit(at.noise))
+
+
+def _where_free(problem: Problem, prior: Tensor, at: Precisions) -> Tensor:
+    return torch.where(torch.as_tensor(problem.tune_prior), prior, at.prior)
 
 
 def _bounds(problem: Problem) -> tuple[float, float]:
@@ -222,15 +273,14 @@ def _bounds(problem: Problem) -> tuple[float, float]:
 
 
 def _free(problem: Problem, at: Precisions) -> np.ndarray:
-    prior = at.prior[at.prior.isfinite()] if problem.tune_prior else at.prior[:0]
+    prior = at.prior[problem.free_prior(at)]
     return torch.cat([prior, at.noise if problem.tune_noise else at.noise[:0]]).numpy()
 
 
 def _insert(problem: Problem, at: Precisions, logs: np.ndarray) -> Precisions:
-    values, finite = torch.from_numpy(np.exp(logs)), at.prior.isfinite()
-    prior, noise = at.prior.clone(), at.noise
-    if problem.tune_prior:
-        prior[finite] = values[: int(finite.sum())]
-    if problem.tune_noise:
-        noise = values[len(values) - len(noise) :]
+    values = torch.from_numpy(np.exp(logs))
+    free = problem.free_prior(at)
+    prior = at.prior.clone()
+    prior[free] = values[: int(free.sum())]
+    noise = values[len(values) - len(at.noise) :] if problem.tune_noise else at.noise
     return Precisions(prior, noise)

@@ -2,25 +2,31 @@
 
 from lapwing.bayes.likelihoods.bernoulli import Bernoulli
 from lapwing.bayes.likelihoods.categorical import Categorical, softmax_root
-from lapwing.bayes.likelihoods.gaussian import Gamma, Gaussian
+from lapwing.bayes.likelihoods.expectation import Expectation
+from lapwing.bayes.likelihoods.gaussian import Gaussian
 from lapwing.bayes.likelihoods.heteroscedastic import HeteroscedasticGaussian
-from lapwing.bayes.likelihoods.interface import NO_NOISE, Curved
+from lapwing.bayes.likelihoods.hyperprior import GammaHyperprior
+from lapwing.bayes.likelihoods.interface import NO_NOISE, Likelihood, restored
 from lapwing.bayes.likelihoods.own import OwnLikelihood, likelihood
 from lapwing.bayes.likelihoods.poisson import Poisson
-
-Likelihood = Gaussian | Curved
+from lapwing.bayes.likelihoods.spread import Spread
+from lapwing.bayes.likelihoods.surrogate import GaussianSurrogate, PerDatum
 
 __all__ = [
     "NO_NOISE",
     "Bernoulli",
     "Categorical",
-    "Curved",
-    "Gamma",
+    "Expectation",
+    "GammaHyperprior",
     "Gaussian",
+    "GaussianSurrogate",
     "HeteroscedasticGaussian",
     "Likelihood",
     "OwnLikelihood",
+    "PerDatum",
     "Poisson",
+    "Spread",
     "likelihood",
+    "restored",
     "softmax_root",
 ]

@@ -5,18 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, final
 
+import torch
 from torch import Tensor, distributions
 from torch.nn.functional import logsigmoid
 
-from lapwing.bayes.likelihoods.interface import Curved, check_one_each, counted
-from lapwing.bayes.outputs import links
-from lapwing.bayes.outputs.links import Link
-from lapwing.bayes.outputs.spread import Spread
+from lapwing.bayes.likelihoods import links
+from lapwing.bayes.likelihoods.interface import Likelihood, check_one_each, counted
+from lapwing.bayes.likelihoods.links import Link
+from lapwing.bayes.likelihoods.spread import Spread
+
+LINKED = 256  # labels of a datum whose covariances are kept
 
 
 @final
 @dataclass(frozen=True)
-class Bernoulli(Curved):
+class Bernoulli(Likelihood):
     """Targets of 0 or 1 with a logit each: outputs and targets are (n,), or (n, m) for m labels a datum.
 
     −log p is convex in the outputs, so B is its Hessian σ (1 − σ).
@@ -27,6 +30,10 @@ class Bernoulli(Curved):
     """
 
     has_classes: ClassVar[bool] = True
+    is_discrete: ClassVar[bool] = True
+    outputs_alone: ClassVar[bool] = True
+    unit: ClassVar[str] = "label"
+    asks: ClassVar[tuple[str, ...]] = ("probs", "entropy", "mutual_information", "novelty", "log_prob(y)")
 
     @property
     def links(self) -> tuple[Link, ...]:
@@ -42,6 +49,10 @@ class Bernoulli(Curved):
                 f"{float(values.max()):g}: recode them, or use Categorical() for class numbers"
             )
         return values
+
+    def are_linked(self, outputs: Tensor) -> bool:
+        """Whether outputs of one datum need their covariance; many logits do not."""
+        return outputs.ndim <= 2 and outputs[:1].numel() <= LINKED
 
     def confidence(self, outputs: Tensor, targets: Tensor) -> Tensor:  # outputs' shape
         """The probability that these outputs give to each target."""
@@ -60,6 +71,10 @@ class Bernoulli(Curved):
     ) -> Tensor:  # outputs' shape  # fmt: skip
         """The diagonal of the Hessian in the outputs, which is all of it: σ (1 − σ)."""
         return counted(outputs.sigmoid() * (-outputs).sigmoid(), weights)
+
+    def class_probabilities(self, outputs: Tensor) -> Tensor:  # (…, 2)
+        """The probability of 0 and of 1 at known outputs."""
+        return torch.stack([(-outputs).sigmoid(), outputs.sigmoid()], -1)
 
     def predictive(self, link: Link, mean: Tensor, spread: Spread) -> distributions.Bernoulli:
         """The distribution of new labels, every one for itself."""

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import ClassVar, NoReturn, final
 
 import torch
 from torch import Tensor, distributions
 
-from lapwing.bayes.likelihoods.interface import Curved, counted
-from lapwing.bayes.outputs import links
-from lapwing.bayes.outputs.links import Link
-from lapwing.bayes.outputs.spread import Spread
+from lapwing.bayes.likelihoods import links
+from lapwing.bayes.likelihoods.expectation import Expectation, by_points
+from lapwing.bayes.likelihoods.interface import Likelihood, counted, refuse_shapes
+from lapwing.bayes.likelihoods.links import Link
+from lapwing.bayes.likelihoods.spread import Spread
+from lapwing.linalg.operators import BLOCK_ELEMENTS, LinearOperator, row_blocks
 
 
 @final
 @dataclass(frozen=True)
-class Categorical(Curved):
+class Categorical(Likelihood):
     """Targets (n,) that are class numbers 0 … c − 1, with the softmax of outputs (n, c) as their probabilities.
 
     A network may have outputs of more axes, one class number for each pixel or token: `dim` is then the axis of the
@@ -30,6 +32,9 @@ class Categorical(Curved):
     dim: int = -1
     ignore_index: int = -100
     has_classes: ClassVar[bool] = True
+    is_discrete: ClassVar[bool] = True
+    exclusive_classes: ClassVar[bool] = True
+    asks: ClassVar[tuple[str, ...]] = ("probs", "entropy", "mutual_information", "novelty", "log_prob(y)")
 
     @property
     def links(self) -> tuple[Link, ...]:
@@ -54,6 +59,66 @@ class Categorical(Curved):
     def targets_shape(self, outputs: torch.Size) -> torch.Size:
         """One class number per datum."""
         return outputs[:-1]
+
+    def arranged(self, outputs: Tensor, targets: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """One class number for every place with classes; those to be ignored get the weight zero."""
+        places = outputs.select(self._axis(outputs), 0).shape
+        if targets.shape not in (places, (*places, 1)):
+            self._refuse(outputs, targets, places)
+        labels, counts = targets.reshape(-1), weights
+        if counts is not None:
+            counts = counts.reshape(-1).repeat_interleave(labels.numel() // counts.numel())
+        ignored = self.ignored(labels)
+        if bool(ignored.any()):
+            if bool(ignored.all()):
+                raise ValueError(f"every target is {self.ignore_index}, which is ignored: no data are left")
+            labels = torch.where(ignored, 0, labels)
+            ones = torch.ones_like(labels, dtype=torch.float64)
+            counts = torch.where(ignored, 0.0, ones if counts is None else counts)
+        if counts is not None:
+            labels = torch.where(counts > 0, labels, 0)  # a masked target may hold anything
+        return self.checked(labels, outputs.numel()), counts
+
+    def _refuse(self, outputs: Tensor, targets: Tensor, places: torch.Size) -> NoReturn:
+        if targets.shape == outputs.shape:
+            raise ValueError(
+                f"targets of shape {tuple(targets.shape)} have the shape of the outputs: Categorical() takes class "
+                f"numbers, here of shape {tuple(places)}; from one-hot labels they are targets.argmax({self.dim})"
+            )
+        expected = f"expects outputs (n, classes) and class numbers (n,), here {tuple(places)}"
+        refuse_shapes(targets, outputs, f"Categorical(dim={self.dim}) {expected}")
+
+    def _axis(self, outputs: Tensor) -> int:
+        """The axis of the classes, counted from the front."""
+        axis = self.dim + outputs.ndim if self.dim < 0 else self.dim
+        if not 0 < axis < outputs.ndim:
+            raise ValueError(
+                f"Categorical(dim={self.dim}) does not fit outputs of shape {tuple(outputs.shape)}: the classes need "
+                "an axis of their own beside that of the data"
+            )
+        return axis
+
+    def outputs_shape(self, shape: torch.Size, targets: Tensor) -> tuple[int, ...]:  # noqa: ARG002
+        """The shape in which the methods take outputs of this shape, the classes last."""
+        return (-1, shape[-1])
+
+    def flat_targets(self, targets: Tensor) -> Tensor:
+        """One class number after the other."""
+        return targets.reshape(-1)
+
+    def ignored(self, targets: Tensor) -> Tensor:  # bool, targets' shape
+        """Which class numbers do not count."""
+        return targets == self.ignore_index
+
+    def class_axis(self, outputs: Tensor) -> int:
+        """The axis of the classes, counted from the end."""
+        dim = self.dim if outputs.ndim > 2 else -1
+        return dim if dim < 0 else dim - outputs.ndim
+
+    def described(self, outputs: Tensor) -> str:
+        """How many classes there are, and at how many places."""
+        places = outputs.shape[1:-1].numel()
+        return f"{outputs.shape[-1]} classes" + (f" at {places} places" if outputs.ndim > 2 else "")
 
     def shaped(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Flat outputs in the shape that the methods take."""
@@ -100,6 +165,33 @@ class Categorical(Curved):
         product = probabilities.sqrt() * (columns - probabilities.mT @ columns)
         return counted(product, None if weights is None else weights.sqrt())
 
+    def log_prob_of_batch(self, outputs: Tensor, targets: Tensor, noise_std: Tensor | None = None) -> Tensor:  # ()  # noqa: ARG002
+        """log p of class numbers of any kind."""
+        return self.log_prob(outputs, targets.long())
+
+    def class_probabilities(self, outputs: Tensor) -> Tensor:  # (…, classes)
+        """The probability of every class at known outputs."""
+        return outputs.softmax(-1)
+
+    def root_columns(self, outputs: Tensor, targets: Tensor | None = None) -> Tensor:  # (b, c) -> (b, c, c − 1)  # noqa: ARG002
+        """diag(√π) − π√πᵀ, turned so that its null column is left out."""
+        probabilities = outputs.softmax(1)
+        return softmax_root(probabilities, _complement(probabilities.sqrt()))
+
+    def expected(self, mean: Tensor, covariance: Tensor, targets: Tensor) -> Expectation:
+        """E log p and its derivatives for outputs N(mean, covariance), by antithetic points."""
+
+        def values(at: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            probabilities = at.softmax(1)
+            hessian = torch.diag_embed(probabilities) - probabilities[:, :, None] * probabilities[:, None, :]
+            return self.log_density(at, targets), self.gradient(at, targets), hessian
+
+        return by_points(values, mean, covariance)
+
+    def shared_hessian(self, inner: LinearOperator, outputs: Tensor, weights: Tensor) -> Tensor:  # (q · c, q · c)
+        """By pairs of classes: c times fewer operations than by a root."""
+        return softmax_hessian(inner, outputs.softmax(1), weights)
+
     def predictive(self, link: Link, mean: Tensor, spread: Spread) -> distributions.Categorical:
         """The distribution of new labels."""
         flat = mean.reshape(-1, mean.shape[-1])
@@ -128,3 +220,34 @@ def softmax_root(probabilities: Tensor, columns: Tensor) -> Tensor:  # (..., c),
     """
     root = probabilities.sqrt()
     return root[..., None] * columns - probabilities[..., None] * (root[..., None, :] @ columns)
+
+
+def _complement(unit: Tensor) -> Tensor:  # (b, c) -> (b, c, c - 1)
+    """Orthonormal columns orthogonal to a unit vector without negative entries, by Householder's reflection."""
+    normal = unit.clone()
+    normal[:, 0] += 1  # never cancels
+    scale = 2 / normal.square().sum(1)
+    identity = torch.eye(unit.shape[1], dtype=unit.dtype, device=unit.device)
+    return (identity - scale[:, None, None] * normal[:, :, None] * normal[:, None, :])[:, :, 1:]
+
+
+def softmax_hessian(inner: LinearOperator, probabilities: Tensor, weights: Tensor) -> Tensor:  # (q · c, q · c)
+    """Σ w (diag(π) − π πᵀ) ⊗ x xᵀ, by pairs of classes: c times fewer operations than by its root.
+
+    1 − π is summed from the other classes, so that confident data lose no digits.
+    """
+    q, c = inner.shape[1], probabilities.shape[1]
+    others = probabilities @ (1 - torch.eye(c, dtype=torch.float64))
+    total, start = torch.zeros(c, q, c, q, dtype=torch.float64), 0
+    for rows in row_blocks(inner, BLOCK_ELEMENTS // c):
+        part, x = slice(start, start := start + len(rows)), rows.double()
+        p, w = probabilities[part], weights[part, None]
+        scaled = ((w.sqrt() * p)[:, :, None] * x[:, None, :]).reshape(len(x), c * q)
+        own = w * p * others[part]
+        for k in range(c):
+            total[k, :, k] += x.mT @ (own[:, k, None] * x)
+            after = scaled[:, : (k + 1) * q][:, -q:].mT @ scaled[:, (k + 1) * q :]
+            total[k, :, k + 1 :] -= after.reshape(q, c - k - 1, q)
+    for k in range(c):
+        total[k + 1 :, :, k] = total[k, :, k + 1 :].permute(1, 2, 0)
+    return total.permute(1, 0, 3, 2).reshape(q * c, q * c)

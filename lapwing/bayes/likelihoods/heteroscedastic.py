@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical, MixtureSameFamily, Normal
 
-from lapwing.bayes.likelihoods.interface import Curved, counted
-from lapwing.bayes.outputs import quadrature
-from lapwing.bayes.outputs.links import Link
-from lapwing.bayes.outputs.spread import Spread
+from lapwing.bayes.likelihoods import quadrature
+from lapwing.bayes.likelihoods.expectation import Expectation
+from lapwing.bayes.likelihoods.interface import Likelihood, counted
+from lapwing.bayes.likelihoods.links import Link
+from lapwing.bayes.likelihoods.spread import Spread
 
 POINTS = 401
 SMALLEST = 1e-300
@@ -21,7 +22,7 @@ SMALLEST = 1e-300
 
 @final
 @dataclass(frozen=True)
-class HeteroscedasticGaussian(Curved):
+class HeteroscedasticGaussian(Likelihood):
     """Numbers with a mean and a log variance as outputs: (n, 2) for targets (n,), or (n, 2m) for (n, m), means first.
 
     −log p is not convex in the log variance, so B is the Fisher information, diag(1 / variance) for the means and ½
@@ -35,11 +36,20 @@ class HeteroscedasticGaussian(Curved):
     """
 
     curvature: ClassVar[str] = "Fisher information"
+    adds_noise: ClassVar[bool] = True
+    asks: ClassVar[tuple[str, ...]] = (
+        "mean", "std", "interval(0.9)", "epistemic_variance", "novelty", "log_prob(y)",
+    )  # fmt: skip
 
     @property
     def links(self) -> tuple[Link, ...]:
         """Quadrature alone: it is exact."""
         return ("quadrature",)
+
+    @property
+    def log_concave(self) -> bool:
+        """No: −log p is not convex in the log variance."""
+        return False
 
     def checked(self, targets: Tensor, rows: int) -> Tensor:  # (n,) or (n, m)
         """The targets of this many outputs, or an error."""
@@ -63,6 +73,10 @@ class HeteroscedasticGaussian(Curved):
         """Flat outputs in the shape that the methods take."""
         return outputs.reshape(len(targets), -1)
 
+    def described(self, outputs: Tensor) -> str:
+        """How many numbers an input has."""
+        return super().described(self.observed(outputs))
+
     def observed(self, values: Tensor) -> Tensor:
         """The means."""
         return _halves(values)[0]
@@ -84,6 +98,24 @@ class HeteroscedasticGaussian(Curved):
         """The Fisher information in the outputs, which is diagonal: 1 / variance, and ½."""
         _, log_variance = _halves(outputs)
         return counted(_joined((-log_variance).exp(), torch.full_like(log_variance, 0.5), outputs), weights)
+
+    def expected(self, mean: Tensor, covariance: Tensor, targets: Tensor) -> Expectation:
+        """E log p and its derivatives for outputs N(mean, covariance), in closed form; the curvature is the Hessian's.
+
+        Times e^−s a Gaussian is one whose mean has moved by minus the covariance with the log variance s.
+        """
+        (centre, log_variance), half = _halves(mean), mean.shape[-1] // 2
+        own, other = _halves(covariance.diagonal(dim1=-2, dim2=-1))
+        shared = covariance.diagonal(offset=half, dim1=-2, dim2=-1).reshape(centre.shape)
+        precision = (0.5 * other - log_variance).exp()
+        residual = targets - centre + shared
+        slope, square = precision * residual, precision * (residual.square() + own)
+        curvature = torch.diag_embed(_joined(precision, 0.5 * square, mean))
+        cross = slope.reshape(len(mean), half)
+        curvature += torch.diag_embed(cross, offset=half) + torch.diag_embed(cross, offset=-half)
+        return Expectation(
+            -0.5 * (square + log_variance + log(2 * pi)), _joined(slope, 0.5 * (square - 1), mean), curvature
+        )
 
     def noise_variance(self, mean: Tensor, spread: Spread) -> Tensor | str:  # targets' shape
         """The mean of the variance, e^(s + v/2) for a log variance s that is uncertain by v."""

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
-from lapwing.bayes.likelihoods.interface import Curved, counted
-from lapwing.bayes.outputs import quadrature
-from lapwing.bayes.outputs.links import Link
-from lapwing.bayes.outputs.spread import Spread
+from lapwing.bayes.likelihoods import quadrature
+from lapwing.bayes.likelihoods.expectation import Expectation, as_given, by_points, by_quadrature, own_variances
+from lapwing.bayes.likelihoods.interface import Likelihood, counted
+from lapwing.bayes.likelihoods.links import Link
+from lapwing.bayes.likelihoods.spread import Spread
 
 INDEFINITE = 1e-6  # of the largest curvature of a datum: what round-off may leave below zero
 
@@ -56,7 +57,7 @@ def likelihood(
 
 @final
 @dataclass(frozen=True)
-class OwnLikelihood(Curved):
+class OwnLikelihood(Likelihood):
     """What `likelihood` makes."""
 
     function: Callable[[Tensor, Tensor], Tensor]
@@ -66,6 +67,8 @@ class OwnLikelihood(Curved):
     sample: Callable[[Tensor, Tensor], Tensor] | None = None
     valid: Callable[[Tensor], Tensor] | None = None
 
+    asks: ClassVar[tuple[str, ...]] = ("epistemic_variance", "novelty", "log_prob(y)")
+
     def __post_init__(self) -> None:
         if self.outputs < 1:
             raise ValueError(f"outputs is {self.outputs}, expected how many outputs a target has: one or more")
@@ -74,6 +77,11 @@ class OwnLikelihood(Curved):
     def curvature(self) -> str:  # type: ignore[override]
         """The Hessian, or the Fisher information where that was given."""
         return "Hessian" if self.fisher is None else "Fisher information"
+
+    @property
+    def log_concave(self) -> bool:
+        """Whether −log p is convex in the outputs, as it is taken to be where no Fisher information was given."""
+        return self.fisher is None
 
     @property
     def links(self) -> tuple[Link, ...]:
@@ -152,6 +160,23 @@ class OwnLikelihood(Curved):
         root = (vectors * values.clamp_min(0).sqrt()[:, None]) @ vectors.mT
         return counted(root @ columns, None if weights is None else weights.sqrt())
 
+    def expected(self, mean: Tensor, covariance: Tensor, targets: Tensor) -> Expectation:
+        """E log p and its derivatives for outputs N(mean, covariance): by quadrature, or for several by points."""
+        wide = targets.double() if targets.is_floating_point() else targets
+
+        def values(at: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            return self.log_density(at, wide), self._slope(at, wide, False)[0], self._hessian(at, wide)
+
+        if self.outputs > 1:
+            return by_points(values, mean, covariance)
+        found = by_quadrature(values, mean, own_variances(mean, covariance))
+        return Expectation(found.log_density, found.gradient, as_given(found.curvature, covariance))
+
+    def saved(self) -> dict[str, Any]:
+        """Not known: functions are not written into files."""
+        kinds = [kind.__name__ for kind in Likelihood.__subclasses__() if kind is not OwnLikelihood]
+        raise ValueError(f"a posterior with likelihood OwnLikelihood cannot be saved: it can for {', '.join(kinds)}")
+
     def predictive(self, link: Link, mean: Tensor, spread: Spread) -> Averaged:
         """The distribution of new observations."""
         return Averaged(self, link, mean, spread)
@@ -164,7 +189,7 @@ class OwnLikelihood(Curved):
         """An observation for each uniform number."""
         if self.sample is None:
             raise ValueError("this likelihood cannot be sampled: make it with sample=, a function of outputs, uniform")
-        return self.sample(outputs, uniform)
+        return self.sample(outputs, uniform.to(outputs))
 
     def mutual_information(self, mean: Tensor, spread: Spread) -> Tensor:  # noqa: ARG002
         """Not known."""

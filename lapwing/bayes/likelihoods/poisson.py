@@ -11,17 +11,18 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
-from lapwing.bayes.likelihoods.interface import Curved, check_one_each, counted
-from lapwing.bayes.outputs import quadrature
-from lapwing.bayes.outputs.links import Link
-from lapwing.bayes.outputs.spread import Spread
+from lapwing.bayes.likelihoods import quadrature
+from lapwing.bayes.likelihoods.expectation import Expectation, as_given, own_variances
+from lapwing.bayes.likelihoods.interface import Likelihood, check_one_each, counted
+from lapwing.bayes.likelihoods.links import Link
+from lapwing.bayes.likelihoods.spread import Spread
 
 SUMMED = 256  # counts below are summed one by one, those above are smooth enough for an integral
 
 
 @final
 @dataclass(frozen=True)
-class Poisson(Curved):
+class Poisson(Likelihood):
     """Counts 0, 1, 2, … with the logarithm of their rate as output: outputs and targets are (n,), or (n, m).
 
     −log p is convex in the outputs, so B is its Hessian, the rate. A log exposure is added to the outputs, inside the
@@ -30,6 +31,10 @@ class Poisson(Curved):
     >>> Poisson().log_prob(torch.zeros(2).double(), torch.tensor([0.0, 1.0])).exp()
     tensor(0.1353, dtype=torch.float64)
     """
+
+    is_discrete: ClassVar[bool] = True
+    outputs_alone: ClassVar[bool] = True
+    unit: ClassVar[str] = "count"
 
     @property
     def links(self) -> tuple[Link, ...]:
@@ -60,6 +65,13 @@ class Poisson(Curved):
     ) -> Tensor:  # outputs' shape  # fmt: skip
         """The diagonal of the Hessian in the outputs, which is all of it: the rates."""
         return counted(outputs.exp(), weights)
+
+    def expected(self, mean: Tensor, covariance: Tensor, targets: Tensor) -> Expectation:
+        """E log p and its derivatives for outputs N(mean, covariance), in closed form: the mean rate is e^(m + v/2)."""
+        rate = (mean + 0.5 * own_variances(mean, covariance)).exp()
+        return Expectation(
+            targets * mean - rate - torch.lgamma(targets + 1), targets - rate, as_given(rate, covariance)
+        )
 
     def predictive(self, link: Link, mean: Tensor, spread: Spread) -> LogNormalPoisson:  # noqa: ARG002
         """The distribution of new counts, every one for itself."""

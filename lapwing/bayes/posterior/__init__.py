@@ -1,5 +1,5 @@
-"""A posterior over the weights of a linear model: the noun itself, and in folders what can be asked of it."""
+"""A posterior over the weights of a linear model: the noun itself, and beside it what can be asked of it."""
 
-from lapwing.bayes.posterior.posterior import Posterior, assemble
+from lapwing.bayes.posterior.posterior import DataLedger, FeatureMap, Posterior
 
-__all__ = ["Posterior", "assemble"]
+__all__ = ["DataLedger", "FeatureMap", "Posterior"]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
-from lapwing.bayes.likelihoods import Gaussian
+from lapwing.bayes.diagnostics import Diagnostics
 from lapwing.bayes.priors import DiagonalPrior
 
 FAR = 1.5  # times the noise that the linear model leaves
@@ -21,17 +22,18 @@ if TYPE_CHECKING:
 
 
 def described(posterior: Posterior) -> str:
-    """What `repr` shows: method, precisions, noise, effective dimension, evidence and draws."""
+    """What `repr` shows: method, precisions, noise, effective dimension, draws, and an evidence that was asked for."""
     told, prior = posterior.diagnostics, posterior.prior
     lines = [
-        f"Posterior over {len(posterior.mean):,} weights, given {told['observations']:,} observed outputs",
-        f"  method              {told['method']} ({told['why']})",
-        f"  prior precision     {_listed(prior.precision)}{_pruned(prior)}, by {told['tuned_by']}{_edge(told)}",
+        f"Posterior over {posterior.map.weights:,} weights, given {told.observations:,} observed outputs",
+        f"  method              {told.method} ({told.why})",
+        f"  prior precision     {_listed(prior.precision)}{_pruned(prior)}, by {told.tuned_by}{_edge(told)}",
         f"  {_noise(posterior)}",
         f"  effective dimension {posterior.effective_dimension}",
-        f"  log evidence        {posterior.log_evidence}{_at_weights(told)}",
-        f"  draws               {posterior.deviations.shape[1]}, seed {posterior.seed}",
     ]
+    if told.tuned_by == "evidence":
+        lines.append(f"  log evidence        {posterior.log_evidence}{_at_weights(told)}")
+    lines.append(f"  draws               {told.draws}, seed {posterior.seed}")
     return "\n".join(_broken(line) for line in lines)
 
 
@@ -40,28 +42,29 @@ def _broken(line: str) -> str:
     return textwrap.fill(line, 79, subsequent_indent=" " * 22, break_long_words=False, break_on_hyphens=False)
 
 
-def _at_weights(told: dict[str, Any]) -> str:
-    return ", at the network's own weights" if told.get("evidence_at") == "weights" else ""
+def _at_weights(told: Diagnostics) -> str:
+    return ", at the network's own weights" if told.evidence_at == "weights" else ""
 
 
-def _edge(told: dict[str, Any]) -> str:
-    edge = told.get("edge_of_range")
+def _edge(told: Diagnostics) -> str:
+    edge = told.edge_of_range
     return "" if edge is None else f", the {edge} in range: the held-out data want {WANTED[edge]}"
 
 
 def _noise(posterior: Posterior) -> str:
-    if not isinstance(posterior.likelihood, Gaussian):
+    of = posterior.likelihood
+    if not of.constant_curvature:
         heat = "" if posterior.temperature == 1 else f", temperature {posterior.temperature:.3g}"
-        return f"likelihood          {type(posterior.likelihood).__name__}, {posterior.link} link{heat}"
-    how = "tuned" if posterior.given.noise_std is None else "given"
-    std = posterior.likelihood.noise_std.reshape(-1)
-    return f"noise std           {_listed(std)}, {how}{_short_of_minimum(posterior.diagnostics, std)}"
+        return f"likelihood          {type(of).__name__}, {posterior.link} link{heat}"
+    how = "tuned" if posterior.given.tunes_noise else "given"
+    std = torch.as_tensor(of.saved()["noise_std"]).reshape(-1)
+    return f"noise std           {_listed(std)}, {how}{_short_of_minimum(posterior, std)}"
 
 
-def _short_of_minimum(told: dict[str, Any], std: Tensor) -> str:
+def _short_of_minimum(posterior: Posterior, std: Tensor) -> str:
     """Where a network leaves far more than its linear model would."""
-    left = std.new_tensor(told.get("network_leaves", [0.0]))
-    if not bool((left > FAR * std).any()):
+    left = posterior.network_residual_rms
+    if left is None or not bool((left > FAR * std).any()):
         return ""
     return (
         f"; the network itself leaves {_listed(left)}, which its predictions count as noise: it is short of its "

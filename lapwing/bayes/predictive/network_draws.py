@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lapwing.bayes.likelihoods import Likelihood
-from lapwing.bayes.linear_model import Centre
+from lapwing.bayes.linear_model import LinearisationPoint
 from lapwing.bayes.predictive.prediction import Prediction, from_draws
 
 NOT_KNOWN = (
@@ -18,13 +18,20 @@ NOT_KNOWN = (
 
 
 def network_draws(
-    centre: Centre | None, inputs: Any, deviations: Tensor, prior_draws: Tensor, likelihood: Likelihood, seed: int
+    point: LinearisationPoint | None,
+    inputs: Any,
+    deviations: Tensor,
+    prior_draws: Tensor,
+    likelihood: Likelihood,
+    seed: int,
 ) -> Prediction:
     """What the network itself says at weights w̄ + deviations, columns (d, draws), averaged over them."""
-    if centre is None or centre.moved is None:
+    if point is None or point.outputs_moved is None:
         raise ValueError(NOT_KNOWN)
     if deviations.shape[1] < 2:
         raise ValueError(f"there are {deviations.shape[1]} draws, and a variance needs two: fit with draws=2 or more")
-    functions = torch.stack([centre.moved(inputs, change) for change in deviations.mT])
-    at_prior = torch.stack([centre.moved(inputs, change) for change in (prior_draws - centre.weights[:, None]).mT])
+    functions = torch.stack([point.outputs_moved(inputs, change) for change in deviations.mT])
+    at_prior = torch.stack(
+        [point.outputs_moved(inputs, change) for change in (prior_draws - point.weights[:, None]).mT]
+    )
     return from_draws(functions, likelihood, at_prior.var(0), seed=seed)

@@ -9,34 +9,48 @@ from typing import Any, final
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, Normal
+from torch.distributions import Distribution
 
-from lapwing.bayes.likelihoods import Categorical, Curved, Gaussian, Likelihood
+from lapwing.bayes.likelihoods import Likelihood
+from lapwing.bayes.likelihoods.links import Link
+from lapwing.bayes.likelihoods.spread import Spread
+from lapwing.bayes.methods.outputs import of_draws
 from lapwing.bayes.noise import PREDICTIVE, Noise
-from lapwing.bayes.outputs.links import Link
-from lapwing.bayes.outputs.spread import Spread
-from lapwing.bayes.predictive.axes import as_rows, class_axis
-from lapwing.bayes.predictive.probabilities import checked
-from lapwing.bayes.predictive.spreads import of_draws
 from lapwing.linalg.operators import as_tensor
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Labels:
-    """How outputs become observations of another kind: class labels, counts, numbers with a noise of their own.
+class Observation:
+    """How Gaussian outputs become observations: the likelihood, the link, and all outputs with their classes last."""
 
-    The likelihood, the link, and what the outputs of one datum have in common.
-    """
-
-    likelihood: Curved
+    likelihood: Likelihood
     link: Link
     spread: Spread
+    outputs: Tensor  # (n, …, c) or (n,), their mean
     temperature: float = 1.0  # logits are divided by it
-    outputs: Tensor | None = None  # the mean of all outputs, where a prediction shows only some of them
 
     def __post_init__(self) -> None:
-        checked(self.likelihood, self.link)
+        self.likelihood.checked_link(self.link)
+        if self.spread.draws is not None and "monte carlo" not in self.likelihood.links:  # memory that nobody asks for
+            object.__setattr__(self, "spread", replace(self.spread, draws=None))
+
+    @property
+    def cooled(self) -> tuple[Tensor, Spread]:
+        """The outputs and their spread over the temperature."""
+        cool = 1 / self.temperature
+        return cool * self.outputs, self.spread.scaled(cool)
+
+    def map_tensors(self, of_outputs: Callable[[Tensor], Tensor], of_draws: Callable[[Tensor], Tensor]) -> Observation:
+        """The same with every tensor changed: those whose first axis is the data, and draws, whose second one is."""
+        spread = Spread(
+            of_outputs(self.spread.variance),
+            None if self.spread.covariance is None else of_outputs(self.spread.covariance),
+            None if self.spread.draws is None else of_draws(self.spread.draws),
+            self.spread.seed,
+        )
+        likelihood = self.likelihood.map_tensors(of_outputs)
+        return replace(self, likelihood=likelihood, spread=spread, outputs=of_outputs(self.outputs))
 
 
 @final
@@ -52,67 +66,73 @@ class Prediction:
     mean: Tensor
     epistemic_variance: Tensor
     prior_variance: Tensor | str  # of the function before the data, or why it is not known
-    noise_variance: Tensor | str  # the noise, or why it is not known
+    observation: Observation
     draws: Tensor | None = None  # (draws, *outputs), the joint function draws behind `samples`
     standard_error: Tensor | None = None  # Monte-Carlo error of the variance; None where it is closed form
     bounds: tuple[Tensor, Tensor] | None = None  # on the epistemic variance, where asked for
     seed: int = 0
-    labels: Labels | None = None
 
     def __repr__(self) -> str:
-        """Shapes and where to look, not thousands of numbers."""
-        shape = tuple(self.mean.shape)
-        if self.labels is None:
-            return f"Prediction of outputs {shape}: see mean, std, interval(0.9), epistemic_variance, novelty"
-        kind = type(self.labels.likelihood).__name__
-        return (
-            f"Prediction of outputs {shape}, {kind}: see expectation or probs, epistemic_variance, novelty, log_prob()"
-        )
+        """Sizes and where to look, not thousands of numbers."""
+        of = self.likelihood
+        asks = [name for name in of.asks if name != "novelty" or not isinstance(self.prior_variance, str)]
+        return f"Prediction({len(self)} inputs, {of.described(self.observation.outputs)}): {', '.join(asks)}"
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """What an observation says about its outputs, with the noise of this prediction."""
+        return self.observation.likelihood
 
     @property
     def probs(self) -> Tensor:
         """The predictive probability of each class, or for Bernoulli of each target being one."""
-        if self.labels is None:
-            raise ValueError(
-                "probabilities are for class labels; this prediction is of numbers: use mean, std, interval"
-            )
-        found = self.labels.likelihood.probabilities(self.labels.link, *self._cooled(self.labels))
-        return found.movedim(-1, class_axis(self.labels.likelihood, found)) if found.ndim > 1 else found
+        found = self.likelihood.probabilities(self.observation.link, *self.observation.cooled)
+        return found.movedim(-1, self.likelihood.class_axis(found)) if found.ndim > 1 else found
+
+    @property
+    def noise_variance(self) -> Tensor | str:
+        """The variance of the noise in a shape that broadcasts against the mean, or why it is not known."""
+        return self.likelihood.noise_variance(self.observation.outputs, self.observation.spread)
 
     @property
     def aleatoric_variance(self) -> Tensor:
         """The variance of the noise in an observation."""
-        if isinstance(self.noise_variance, str):
-            raise ValueError(self.noise_variance)
-        return self.noise_variance.expand(self.mean.shape)
+        found = self.noise_variance
+        if isinstance(found, str):
+            raise ValueError(found)
+        return found.expand(self.mean.shape)
 
     @property
     def variance(self) -> Tensor:
         """The variance of a new observation, epistemic plus aleatoric; of an output that is a logit or log rate."""
-        if self.labels is not None and isinstance(self.noise_variance, str):
-            return self.epistemic_variance
-        return self.epistemic_variance + self.aleatoric_variance
+        return (
+            self.epistemic_variance + self.aleatoric_variance if self.likelihood.adds_noise else self.epistemic_variance
+        )
 
     @property
     def std(self) -> Tensor:
-        """The standard deviation of a new observation, or of an output as for `variance`."""
+        """The standard deviation of a new observation, or of an output that is a log rate."""
+        if self.likelihood.has_classes:
+            raise ValueError(
+                "the standard deviation of a label is not defined: use probs, entropy, mutual_information, or "
+                "epistemic_variance of the logits"
+            )
         return self.variance.sqrt()
 
     @property
-    def novelty(self) -> Tensor:
-        """Posterior over prior variance of the function, in [0, 1]: how little the data said here."""
-        prior = self.prior_variance
-        if isinstance(prior, str):
-            raise ValueError(prior)
+    def novelty(self) -> Tensor:  # (n,)
+        """Posterior over prior variance of the outputs of each input, in [0, 1]: how little the data said here."""
+        if isinstance(self.prior_variance, str):
+            raise ValueError(self.prior_variance)
+        prior, left = (part.flatten(1).sum(1) if part.ndim > 1 else part
+                       for part in (self.prior_variance, self.epistemic_variance))  # fmt: skip
         safe = prior.clamp_min(torch.finfo(prior.dtype).tiny)
-        return torch.where(prior > 0, self.epistemic_variance / safe, 0).clamp(0, 1)
+        return torch.where(prior > 0, left / safe, 0).clamp(0, 1)
 
     @property
     def distribution(self) -> Distribution:
         """The predictive distribution of a new observation."""
-        if self.labels is None:
-            return Normal(self.mean, self.std)
-        return self.labels.likelihood.predictive(self.labels.link, *self._cooled(self.labels))
+        return self.likelihood.predictive(self.observation.link, *self.observation.cooled)
 
     @property
     def expectation(self) -> Tensor:
@@ -131,9 +151,7 @@ class Prediction:
         For Gaussian noise ½ log(1 + epistemic / aleatoric); for class labels the entropy of the mean probabilities over
         draws less their mean entropy.
         """
-        if self.labels is None:
-            return 0.5 * (self.epistemic_variance / self.aleatoric_variance).log1p()
-        return self.labels.likelihood.mutual_information(*self._cooled(self.labels))
+        return self.likelihood.mutual_information(*self.observation.cooled)
 
     @property
     def samples(self) -> Tensor:  # (draws, *targets)
@@ -143,78 +161,57 @@ class Prediction:
         """
         if self.draws is None:
             raise ValueError("this posterior was inferred with draws=0: infer it with draws=32 to have samples")
-        shape = self._targets_shape()
+        shape, of = self.target_shape, self.likelihood
         normals = Noise(self.seed, PREDICTIVE).rows(0, shape.numel(), len(self.draws)).mT.reshape(-1, *shape)
-        if self.labels is None:
-            return self.draws + self.aleatoric_variance.sqrt() * normals.to(self.mean)
-        uniform = torch.special.ndtr(normals).to(self.mean)
-        rows = self.draws.movedim(class_axis(self.labels.likelihood, self.mean), -1)
-        return self.labels.likelihood.sampled(rows / self.labels.temperature, uniform)
+        rows = self.draws.movedim(of.class_axis(self.mean), -1)
+        return of.sampled(rows / self.observation.temperature, torch.special.ndtr(normals).to(self.mean.device))
 
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
         """The central interval that holds a new observation with this probability."""
         if not 0 < level < 1:
             raise ValueError(f"level must lie between 0 and 1, got {level}")
-        if self.labels is not None and self.labels.likelihood.has_classes:
+        if self.likelihood.has_classes:
             raise ValueError("class labels have no interval: use probs, or mean and epistemic_variance of the logits")
-        ends = (torch.tensor(at, dtype=torch.float64) for at in ((1 - level) / 2, (1 + level) / 2))
-        if self.labels is None:
-            half = torch.special.ndtri(next(ends)).to(self.mean) * self.std
-            return self.mean + half, self.mean - half
-        known = self.distribution
+        known, ends = self.distribution, torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
         low, high = (self._known("an interval", partial(known.icdf, end)).to(self.mean) for end in ends)
         return low, high
 
     def log_prob(self, targets: Any) -> Tensor:
         """The log predictive density of observed targets; zero for class numbers that the likelihood ignores."""
-        targets, expected = as_tensor(targets), self._targets_shape()
+        targets, expected, of = as_tensor(targets), self.target_shape, self.likelihood
         if targets.shape != expected:
             raise ValueError(
                 f"targets of shape {tuple(targets.shape)} do not fit predictions of shape {tuple(self.mean.shape)}: "
                 f"expected {tuple(expected)}"
             )
-        if self.labels is None:
-            return self.distribution.log_prob(targets.to(self.mean))
-        rows, of = self._outputs(self.labels).numel(), self.labels.likelihood
-        ignored = targets == (of.ignore_index if isinstance(of, Categorical) else torch.inf)
+        distribution, ignored = self.distribution, of.ignored(targets)
         kept = torch.where(ignored, 0, targets) if bool(ignored.any()) else targets
-        shape = (-1,) if isinstance(of, Categorical) else (len(kept), -1) if kept.ndim > 2 else kept.shape
-        known = of.checked(kept.reshape(shape), rows).reshape(expected).to(self.mean.device)
+        if targets.numel():
+            kept = of.checked(of.flat_targets(kept), self.observation.outputs.numel())
+        known = kept.reshape(expected).to(self.mean.device)
         known = known.to(self.mean) if known.is_floating_point() else known
-        return self.distribution.log_prob(known).to(self.mean).masked_fill(ignored.to(self.mean.device), 0)
+        return distribution.log_prob(known).to(self.mean).masked_fill(ignored.to(self.mean.device), 0)
 
     def with_noise(self, noise_std: Any) -> Prediction:
         """The same prediction where observations have this noise: a number, or anything that fits `mean`.
 
         For noise that was given per datum, which a posterior cannot know at new inputs.
         """
-        if self.labels is not None:
-            raise ValueError("a noise can be given to predictions of numbers with Gaussian noise only")
-        return replace(self, noise_variance=Gaussian(noise_std).std_of(self.mean.shape).square().to(self.mean))
-
-    def _outputs(self, labels: Labels) -> Tensor:
-        return self.mean if labels.outputs is None else labels.outputs
+        likelihood = self.likelihood.with_noise_at(noise_std, self.mean.shape)
+        return replace(self, observation=replace(self.observation, likelihood=likelihood))
 
     @property
     def target_shape(self) -> torch.Size:
         """The shape of targets: that of the outputs, without the axis of the classes where there is one."""
-        return self._targets_shape()
-
-    def _targets_shape(self) -> torch.Size:
-        shape = self.mean.shape
-        return shape if self.labels is None else self.labels.likelihood.targets_shape(self._outputs(self.labels).shape)
-
-    def _cooled(self, labels: Labels) -> tuple[Tensor, Spread]:
-        cool = 1 / labels.temperature
-        return cool * self._outputs(labels), labels.spread.scaled(cool)
+        return self.likelihood.targets_shape(self.observation.outputs.shape)
 
     def _known(self, what: str, value: Callable[[], Tensor]) -> Tensor:
         try:
             found = value()
         except NotImplementedError:
             found = torch.tensor(torch.nan)
-        if self.labels is not None and bool(found.isnan().all()) and found.numel():
-            name = type(self.labels.likelihood).__name__
+        if bool(found.isnan().all()) and found.numel():
+            name = type(self.likelihood).__name__
             raise ValueError(f"{what} is not known under {name}: use log_prob, or epistemic_variance of the outputs")
         return found
 
@@ -222,22 +219,23 @@ class Prediction:
         """A pandas DataFrame, one row per datum and one set of columns per output."""
         import pandas as pd
 
-        if self.labels is not None and self.labels.likelihood.has_classes:
-            return self._label_frame(pd)
-        columns = {"mean": self.mean, "epistemic_std": self.epistemic_variance.sqrt(), "novelty": self.novelty}
-        if self.labels is None or isinstance(self.noise_variance, Tensor):
+        columns = self._label_columns() if self.likelihood.has_classes else self._number_columns()
+        if not isinstance(self.prior_variance, str):
+            columns["novelty"] = self.novelty
+        return pd.DataFrame({name: value.cpu().numpy() for name, value in columns.items()})
+
+    def _number_columns(self) -> dict[str, Tensor]:
+        columns = {"mean": self.mean, "epistemic_std": self.epistemic_variance.sqrt()}
+        if self.likelihood.adds_noise:
             low, high = self.interval(0.9)
             columns = {"mean": self.mean, "std": self.std, "epistemic_std": columns["epistemic_std"],
                        "lower_90": low, "upper_90": high}  # fmt: skip
         if self.mean.ndim == 1:
-            return pd.DataFrame({name: value.cpu().numpy() for name, value in columns.items()})
-        return pd.DataFrame({
-            f"{name}_{output}": value[:, output].cpu().numpy()
-            for output in range(self.mean.shape[1])
-            for name, value in columns.items()
-        })  # fmt: skip
+            return columns
+        outputs = range(self.mean.shape[1])
+        return {f"{name}_{output}": value[:, output] for output in outputs for name, value in columns.items()}
 
-    def _label_frame(self, pd: Any) -> Any:
+    def _label_columns(self) -> dict[str, Tensor]:
         if self.mean.ndim > 2:
             raise ValueError(
                 f"a table has one row per datum, and these outputs have shape {tuple(self.mean.shape)}: use probs, "
@@ -245,17 +243,19 @@ class Prediction:
             )
         probs = self.probs.reshape(len(self.mean), -1)
         columns = {f"prob_{k}": probs[:, k] for k in range(probs.shape[1])}
-        if self._targets_shape() != self.mean.shape:  # one label for all outputs of a datum
+        if self.target_shape != self.mean.shape:  # one label for all outputs of a datum
             columns = {"label": probs.argmax(1), **columns}
         columns["entropy"] = self.entropy.reshape(len(probs), -1).sum(1)
         columns["mutual_information"] = self.mutual_information.reshape(len(probs), -1).sum(1)
-        if not isinstance(self.prior_variance, str):
-            columns["novelty"] = self.novelty.reshape(len(probs), -1).mean(1)
-        return pd.DataFrame({name: value.cpu().numpy() for name, value in columns.items()})
+        return columns
 
     def cpu(self) -> Prediction:
         """The same prediction in main memory."""
-        return self.moved(lambda tensor: tensor.cpu(), lambda tensor: tensor.cpu())
+        return self.to("cpu")
+
+    def to(self, device: torch.device | str) -> Prediction:
+        """The same prediction on a device."""
+        return self.map_tensors(lambda tensor: tensor.to(device), lambda tensor: tensor.to(device))
 
     def __len__(self) -> int:
         return len(self.mean)
@@ -263,32 +263,21 @@ class Prediction:
     def __getitem__(self, index: Any) -> Prediction:
         """Some of the data: an integer, a slice, a mask or a list of indices."""
         chosen = [index] if isinstance(index, int) else index
-        return self.moved(lambda tensor: tensor[chosen], lambda tensor: tensor[:, chosen])
+        return self.map_tensors(lambda tensor: tensor[chosen], lambda tensor: tensor[:, chosen])
 
-    def moved(self, of_outputs: Callable[[Tensor], Tensor], of_draws: Callable[[Tensor], Tensor]) -> Prediction:
+    def map_tensors(self, of_outputs: Callable[[Tensor], Tensor], of_draws: Callable[[Tensor], Tensor]) -> Prediction:
         """The same with every tensor changed: those whose first axis is the data, and draws, whose second one is."""
-        changes: dict[str, Any] = {name: of_outputs(getattr(self, name)) for name in ("mean", "epistemic_variance")}
-        if not isinstance(self.prior_variance, str):
-            changes["prior_variance"] = of_outputs(self.prior_variance)
-        if self.draws is not None:
-            changes["draws"] = of_draws(self.draws)
-        if self.bounds is not None:
-            changes["bounds"] = tuple(of_outputs(bound) for bound in self.bounds)
-        if self.labels is not None:
-            spread = self.labels.spread
-            moved = Spread(
-                of_outputs(spread.variance),
-                None if spread.covariance is None else of_outputs(spread.covariance),
-                None if spread.draws is None else of_draws(spread.draws),
-                spread.seed,
-            )
-            outputs = None if self.labels.outputs is None else of_outputs(self.labels.outputs)
-            changes["labels"] = replace(self.labels, spread=moved, outputs=outputs)
-        if isinstance(self.noise_variance, Tensor) and self.noise_variance.shape == self.mean.shape:
-            changes["noise_variance"] = of_outputs(self.noise_variance)
-        if self.standard_error is not None:
-            changes["standard_error"] = of_outputs(self.standard_error)
-        return replace(self, **changes)
+        prior, error = self.prior_variance, self.standard_error
+        return replace(
+            self,
+            mean=of_outputs(self.mean),
+            epistemic_variance=of_outputs(self.epistemic_variance),
+            prior_variance=prior if isinstance(prior, str) else of_outputs(prior),
+            observation=self.observation.map_tensors(of_outputs, of_draws),
+            draws=None if self.draws is None else of_draws(self.draws),
+            standard_error=None if error is None else of_outputs(error),
+            bounds=None if self.bounds is None else (of_outputs(self.bounds[0]), of_outputs(self.bounds[1])),
+        )
 
 
 def from_draws(
@@ -298,33 +287,25 @@ def from_draws(
 
     The draws of a `mixture`, such as an ensemble, are all there are: their variance is no estimate of another.
 
+    >>> from lapwing import Gaussian
     >>> drawn = torch.tensor([[[1.0], [0.0]], [[3.0], [0.0]]])
     >>> found = from_draws(drawn, Gaussian(0.5), "not known", mixture=True)
     >>> found.mean.flatten().tolist(), found.variance.flatten().tolist()
     ([2.0, 0.0], [1.25, 0.25])
     """
     mean, draws = functions.mean(0), len(functions)
-    alone = mixture or draws == 1
-    variance, labels, noise = functions.var(0, correction=0 if alone else 1), None, _noise(likelihood, functions)
-    if not isinstance(likelihood, Gaussian):
-        link = "monte carlo" if "monte carlo" in likelihood.links else likelihood.links[0]
-        labels = Labels(likelihood, link, _spread(likelihood, functions), outputs=as_rows(likelihood, mean))
-        mean, variance = likelihood.observed(mean), likelihood.observed(variance)
-        prior_variance = prior_variance if isinstance(prior_variance, str) else likelihood.observed(prior_variance)
-    error = None if alone else variance * (2 / (draws - 1)) ** 0.5
-    return Prediction(mean, variance, prior_variance, noise, functions, error, seed=seed, labels=labels)
-
-
-def _noise(likelihood: Likelihood, functions: Tensor) -> Tensor | str:
-    mean = functions.mean(0)
-    if isinstance(likelihood, Gaussian):
-        found = likelihood.variance_at(mean.shape[1] if mean.ndim > 1 else None)
-    else:
-        found = likelihood.noise_variance(mean, _spread(likelihood, functions))
-    return found.to(mean) if isinstance(found, Tensor) else found
-
-
-def _spread(likelihood: Likelihood, functions: Tensor) -> Spread:
-    """What draws show around their mean, the classes last."""
-    mean = functions.mean(0)
-    return of_draws((functions - mean).movedim(class_axis(likelihood, mean), -1))
+    alone, of = mixture or draws == 1, likelihood
+    spread = of_draws((functions - mean).movedim(of.class_axis(mean), -1), full=of.are_linked(mean))
+    if not alone:
+        spread = spread.with_variances_times(draws / (draws - 1))
+    link = "monte carlo" if "monte carlo" in of.links else of.links[0]
+    variance = of.observed(of.placed(spread.variance, mean))
+    return Prediction(
+        mean=of.observed(mean),
+        epistemic_variance=variance,
+        prior_variance=prior_variance if isinstance(prior_variance, str) else of.observed(prior_variance),
+        observation=Observation(of, link, spread, of.as_rows(mean)),
+        draws=functions,
+        standard_error=None if alone else variance * (2 / (draws - 1)) ** 0.5,
+        seed=seed,
+    )

@@ -27,4 +27,4 @@ def predicted(features: LinearOperator, inputs: Any, outputs: int, predict: Call
         def gathered(part: Tensor, axis: int) -> Tensor:
             return ranks.stacked("prediction", heights, lambda: part.movedim(axis, 0)).movedim(0, axis)
 
-        return found.moved(lambda part: gathered(part, 0), lambda part: gathered(part, 1))
+        return found.map_tensors(lambda part: gathered(part, 0), lambda part: gathered(part, 1))

@@ -1,25 +1,42 @@
 """What a Gaussian linear model needs to remember of its data, and the posterior that follows from it."""
 
-from lapwing.bayes.statistics.rows import row_weights, scaled_features, totals, whitened_data
-from lapwing.bayes.statistics.spaces import converged, from_space, known_trace, shared_space
-from lapwing.bayes.statistics.statistics import Ritz, Statistics, compressed, project, summarise
-from lapwing.bayes.statistics.whitened import NO_CLOSED_FORM, Whitened, whiten
+from lapwing.bayes.statistics.spaces import Growth, converged, from_space, known_trace, shared_space
+from lapwing.bayes.statistics.statistics import (
+    LOWEST_RATIO,
+    NO_CLOSED_FORM,
+    Basis,
+    Eigenbasis,
+    Ritz,
+    Statistics,
+    compressed,
+    data_noise,
+    in_units,
+    log_weights,
+    prior_noise,
+    project,
+    summarise,
+)
+from lapwing.bayes.statistics.whitened import Whitened, whiten
 
 __all__ = [
+    "LOWEST_RATIO",
     "NO_CLOSED_FORM",
+    "Basis",
+    "Eigenbasis",
+    "Growth",
     "Ritz",
     "Statistics",
     "Whitened",
     "compressed",
     "converged",
+    "data_noise",
     "from_space",
+    "in_units",
     "known_trace",
+    "log_weights",
+    "prior_noise",
     "project",
-    "row_weights",
-    "scaled_features",
     "shared_space",
     "summarise",
-    "totals",
     "whiten",
-    "whitened_data",
 ]

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import final
 
 import torch
 from torch import Tensor
 
-from lapwing.bayes.methods import Krylov
-from lapwing.bayes.priors import DiagonalPrior
 from lapwing.bayes.statistics.statistics import Ritz, Statistics
 from lapwing.linalg import krylov
 from lapwing.linalg.operators import LinearOperator
 from lapwing.linalg.progress import Report
+
+
+@final
+@dataclass(frozen=True)
+class Growth:
+    """How far a Krylov space may grow: to this relative error, for so many steps and bytes at most."""
+
+    rtol: float = 1e-2
+    steps: int | None = None
+    memory_bytes: float | None = None
 
 
 def from_space(space: krylov.Space, like: Ritz, *, count: float, log_weight: float, target: int = 0) -> Statistics:
@@ -26,7 +35,7 @@ def from_space(space: krylov.Space, like: Ritz, *, count: float, log_weight: flo
     length = 0.0 if column is None else float(column @ column)
     basis = replace(like, space=space)
     density, null = torch.ones_like(space.ritz), float(like.operator.shape[0] - len(space.ritz))
-    if not basis.complete:
+    if not basis.is_complete:
         density, null = _calibrated(basis, (inverse_root[:, None] * space.probes).square().mean(1))
     return Statistics(
         basis=basis, values=space.ritz, targets=targets, remainder=max(length - float(targets.square().sum()), 0.0),
@@ -42,41 +51,41 @@ def known_trace(operator: LinearOperator) -> float | None:
 
 def shared_space(
     operator: LinearOperator, block: krylov.Block, settings: Callable[[Ritz], list[tuple[float, float]]],
-    method: Krylov, report: Report,
+    growth: Growth, report: Report, known: Ritz | None = None,
 ) -> Ritz:  # fmt: skip
-    """A Krylov space large enough for every (α, β) that `settings` finds in it, tuned and grown in turn."""
-    trace = known_trace(operator)
-    ritz = Ritz(krylov.grow(operator, block, min(2, method.steps or 2)), operator, method.rtol, trace)
+    """A Krylov space large enough for every (α, β) that `settings` finds in it, tuned and grown in turn.
+
+    One that is `known` already is grown on.
+    """
+    ritz = known
+    if ritz is None:
+        space = krylov.grow(operator, block, min(2, growth.steps or 2))
+        ritz = Ritz(space, operator, growth.rtol, known_trace(operator))
     while True:
         wanted = [pair for pair in settings(ritz) if pair[0] != float("inf")]
-        missed = [pair for pair in wanted if ritz.error(*pair) > method.rtol]
+        missed = [pair for pair in wanted if ritz.error(*pair) > growth.rtol]
         space = ritz.space
         if space.limited_by or not missed:
             return ritz
         alpha, beta = min(missed, key=lambda pair: pair[0] / pair[1])
-        ahead = space.steps + max(space.steps // 6, krylov.steps_ahead(ritz.error(alpha, beta), method.rtol))
-        limit = ahead if method.steps is None else min(ahead, method.steps)
+        ahead = space.steps + max(space.steps // 6, krylov.steps_ahead(ritz.error(alpha, beta), growth.rtol))
+        limit = ahead if growth.steps is None else min(ahead, growth.steps)
         space = krylov.build(
-            operator, space, alpha=alpha, beta=beta, rtol=method.rtol, max_steps=limit,
-            max_memory_bytes=method.memory_bytes, report=report,
+            operator, space, alpha=alpha, beta=beta, rtol=growth.rtol, max_steps=limit,
+            max_memory_bytes=growth.memory_bytes, report=report,
         )  # fmt: skip
-        if space.limited_by == "steps" and limit != method.steps:
+        if space.limited_by == "steps" and limit != growth.steps:
             space = replace(space, limited_by=None)
         ritz = replace(ritz, space=space)
 
 
-def converged(
-    statistics: tuple[Statistics, ...], prior: DiagonalPrior, noise_precision: Tensor
-) -> tuple[Statistics, ...]:
+def converged(statistics: Statistics, ritz: Ritz, alpha: float, beta: float, target: int = 0) -> Statistics:
     """The same statistics, from a larger Krylov space where theirs is too small for these precisions."""
-    (first, *others), alpha, beta = statistics, float(prior.precision[0]), float(noise_precision[0])
-    if others or not isinstance(first.basis, Ritz) or alpha == float("inf"):
-        return statistics
-    ritz = first.basis
-    if not ritz.grows or ritz.error(alpha, beta) <= ritz.rtol or ritz.space.limited_by:
+    enough = alpha == float("inf") or ritz.error(alpha, beta) <= ritz.rtol
+    if enough or not ritz.grows or ritz.space.limited_by:
         return statistics
     space = krylov.build(ritz.operator, ritz.space, alpha=alpha, beta=beta, rtol=ritz.rtol)
-    return (from_space(space, ritz, count=first.count, log_weight=first.log_weight),)
+    return from_space(space, ritz, count=statistics.count, log_weight=statistics.log_weight, target=target)
 
 
 def _calibrated(ritz: Ritz, density: Tensor) -> tuple[Tensor, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import final
@@ -9,31 +10,98 @@ from typing import final
 import torch
 from torch import Tensor
 
-from lapwing.bayes.linear_model import LinearModel
-from lapwing.bayes.noise import PRIOR, Noise
+from lapwing.bayes.likelihoods import GaussianSurrogate
+from lapwing.bayes.noise import DATA, PRIOR, Noise, Table
 from lapwing.bayes.priors import DiagonalPrior
-from lapwing.bayes.statistics.rows import whitened_data
 from lapwing.linalg import krylov
 from lapwing.linalg.estimators import Estimate
-from lapwing.linalg.operators import Dense, LinearOperator, Rows, over_parts, rows_of
+from lapwing.linalg.operators import Dense, Diagonal, LinearOperator, Product, Rows, over_parts, rows_of
 from lapwing.linalg.spectral import Side, Spectrum, decompose
 
+LOWEST_RATIO = 1e-13  # of prior to noise precision, over the largest eigenvalue; round-off rules below it
+NO_CLOSED_FORM = (
+    "this posterior was inferred by a matrix-free method, which has no closed-form covariance: "
+    "use its draws and predictions, or infer with method=Exact()"
+)
 ROUGH_SPACE = 0.3  # the evidence is not looked for where draws from a Krylov space are worse than this
+
+
+class Basis(ABC):
+    """Directions of the weights that the data determine, with how many times the prior's precision they add there."""
+
+    @property
+    @abstractmethod
+    def is_closed_form(self) -> bool:
+        """Whether variances have a closed form, instead of coming from draws."""
+
+    @property
+    @abstractmethod
+    def is_complete(self) -> bool:
+        """Whether every direction of the data is here, so that sums over eigenvalues are exact."""
+
+    @property
+    @abstractmethod
+    def trace(self) -> float | None:
+        """The sum of all eigenvalues, where it is cheap to know beside those that are here."""
+
+    @property
+    @abstractmethod
+    def lowest_noise_ratio(self) -> float:
+        """Prior over noise precision, relative to the largest eigenvalue, below which round-off rules."""
+
+    @abstractmethod
+    def lowest_ratio(self) -> float:
+        """The smallest ratio of prior to noise precision at which draws and determinants can be trusted."""
+
+    @abstractmethod
+    def expand(self, coefficients: Tensor) -> Tensor:  # (rank, k) -> (d, k)
+        """Basis vectors times coefficients."""
+
+    @abstractmethod
+    def spectrum(self) -> Spectrum:
+        """Eigenvectors and eigenvalues, or an error where these are not known."""
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Ritz:
+class Eigenbasis(Basis):
+    """Eigenvectors of the Gram matrix: everything is in closed form."""
+
+    vectors: Spectrum
+    is_closed_form = True
+    is_complete = True
+    trace = None
+    lowest_noise_ratio = LOWEST_RATIO
+
+    def lowest_ratio(self) -> float:
+        return 0.0
+
+    def expand(self, coefficients: Tensor) -> Tensor:
+        return self.vectors.expand(coefficients)
+
+    def spectrum(self) -> Spectrum:
+        return self.vectors
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Ritz(Basis):
     """A Krylov space in the role of a spectrum: it holds what the draws and the mean need, not everything."""
 
     space: krylov.Space
     operator: LinearOperator  # the scaled features; on the dual side every expansion is a product with them
     rtol: float  # the error that draws may have
-    trace: float | None  # of GᵀG, where it is cheap to know
+    known_trace: float | None  # of GᵀG, where it is cheap to know
     grows: bool = True  # unless it comes from a file, without the data
+    is_closed_form = False
+    lowest_noise_ratio = 1e-10
 
     @property
-    def complete(self) -> bool:
+    def trace(self) -> float | None:
+        return self.known_trace
+
+    @property
+    def is_complete(self) -> bool:
         """Whether the space holds every direction of the data, so that its values are the eigenvalues.
 
         An invariant space may lack copies of a repeated eigenvalue; then its trace falls short.
@@ -70,6 +138,9 @@ class Ritz:
         """Basis vectors times coefficients."""
         return krylov.expand(self.space, coefficients, self.operator).double()
 
+    def spectrum(self) -> Spectrum:
+        raise ValueError(NO_CLOSED_FORM)
+
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -81,7 +152,7 @@ class Statistics:
     weighted sums over Ritz values.
     """
 
-    basis: Spectrum | Ritz  # V
+    basis: Basis  # V
     values: Tensor  # (rank,), s, the eigenvalues of GᵀG
     targets: Tensor  # (rank,), Uᵀ y
     remainder: float  # ‖y − U Uᵀ y‖²
@@ -100,7 +171,7 @@ class Statistics:
         """
         f = function(self.values)
         total = float((self.density * f).sum())
-        if isinstance(self.basis, Spectrum) or self.basis.complete:
+        if self.basis.is_complete:
             return Estimate(total)
         nodes = torch.cat([self.values, self.values.new_zeros(1)])
         weights = torch.cat([self.density, self.density.new_tensor([self.null])])
@@ -113,26 +184,34 @@ class Statistics:
 
 
 def summarise(
-    model: LinearModel, prior: DiagonalPrior, *, side: Side | None, noise: Noise, draws: int
-) -> tuple[Statistics, ...]:
-    """The exact statistics of each noise group of a model: one decomposition and two products each."""
-    groups = model.gaussian.row_groups(model.targets)
-    scaled, targets, normals = whitened_data(model, prior, noise, draws)
-    counts, given = model.row_counts, model.gaussian.row_precision(model.targets)
-    prior_noise = replace(noise, stream=PRIOR).rows(0, len(prior.scale), draws)
-    if int(groups.max()) == 0:
-        return (project(scaled, decompose(scaled, side), targets, normals, prior_noise, counts, given),)
+    surrogate: GaussianSurrogate, prior: DiagonalPrior, *, side: Side | None, noise: Noise, draws: int,
+    spectrum: Spectrum | None = None,
+) -> tuple[Statistics, ...]:  # fmt: skip
+    """The exact statistics of each noise group of a model: one decomposition and two products each.
+
+    A `spectrum` of the scaled features, known from other targets, is not found again.
+    """
+    scaled = in_units(surrogate.features, prior.scale)
+    normals = data_noise(surrogate, noise, draws)
+    weights = prior_noise(prior, noise, draws)
+    counts = surrogate.counts.tolist()
+    given = log_weights(surrogate)
+    if len(counts) == 1:
+        known = decompose(scaled, side) if spectrum is None else spectrum
+        return (project(scaled, known, surrogate.targets, normals, weights, counts[0], given[0]),)
     parts = []
-    for rows in (groups == group for group in range(int(groups.max()) + 1)):
+    for group in range(len(counts)):
+        rows = surrogate.noise_of == group
         part = Dense(rows_of(scaled, rows))
-        numbers = (targets[rows], normals.rows(0, len(targets))[rows], prior_noise, counts[rows], given[rows])
-        parts.append(project(part, decompose(part, side), *numbers))
+        own = normals.rows(0, len(rows))[rows]
+        targets = surrogate.targets[rows]
+        parts.append(project(part, decompose(part, side), targets, own, weights, counts[group], given[group]))
     return tuple(parts)
 
 
 def project(
     scaled: LinearOperator, spectrum: Spectrum, targets: Tensor, normals: Tensor | Rows, prior_noise: Tensor,
-    counts: Tensor, given: Tensor,
+    count: float, log_weight: float,
 ) -> Statistics:  # fmt: skip
     """Targets and noise seen from a spectrum of the scaled features: one product with Gᵀ and one with G."""
     noise = Dense(normals) if isinstance(normals, Tensor) else normals
@@ -145,15 +224,15 @@ def project(
 
     both = over_parts(scaled, seen)
     return Statistics(
-        basis=replace(spectrum, own=None),  # as large as the features, and needed no more
+        basis=Eigenbasis(replace(spectrum, own=None)),  # that is as large as the features, and needed no more
         values=spectrum.values,
         targets=both[:, 0],
         remainder=float(over_parts(scaled, unseen)),
         noise=both[:, 1:],
         prior_noise=spectrum.values.sqrt()[:, None] * spectrum.coordinates(prior_noise.mT).mT,
         density=torch.ones_like(spectrum.values),
-        count=float(counts.sum()),
-        log_weight=float(0.5 * (counts * given.log()).sum()),
+        count=count,
+        log_weight=log_weight,
     )
 
 
@@ -166,8 +245,31 @@ def compressed(statistics: tuple[Statistics, ...], noise_precision: Tensor) -> t
 
 
 def _stored(statistics: Statistics) -> Spectrum:
-    if not isinstance(statistics.basis, Spectrum):
+    if not statistics.basis.is_closed_form:
         raise ValueError(
             "a Krylov space serves one prior precision and one noise: use method=CG() or Exact() for several"
         )
-    return statistics.basis
+    return statistics.basis.spectrum()
+
+
+def in_units(features: LinearOperator, scale: Tensor) -> LinearOperator:
+    """Φ diag(scale), leaving the factor out where it is one."""
+    if bool((scale == 1).all()):
+        return features
+    return Product(features, Diagonal(scale.to(features.like)))
+
+
+def data_noise(surrogate: GaussianSurrogate, noise: Noise, draws: int) -> Table:
+    """The standard normals of the data behind every draw, made block by block where they are used: (rows, draws)."""
+    return replace(noise, stream=DATA).table(surrogate.features.shape[0], draws)
+
+
+def prior_noise(prior: DiagonalPrior, noise: Noise, draws: int) -> Tensor:  # (d, draws)
+    """The standard normals of the prior behind every draw."""
+    return replace(noise, stream=PRIOR).rows(0, len(prior.scale), draws)
+
+
+def log_weights(surrogate: GaussianSurrogate) -> list[float]:
+    """½ Σ log of the precisions given per row, of each noise group; several noises are tuned, so none is given."""
+    groups = len(surrogate.counts)
+    return [surrogate.log_weight] if groups == 1 else torch.zeros(groups).tolist()

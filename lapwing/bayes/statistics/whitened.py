@@ -16,10 +16,6 @@ from lapwing.linalg.memory import available_bytes
 from lapwing.linalg.operators import BLOCK_ELEMENTS, Dense, LinearOperator, row_blocks
 from lapwing.linalg.spectral import Spectrum, decompose_whitened
 
-NO_CLOSED_FORM = (
-    "this posterior was inferred by a matrix-free method, which has no closed-form covariance: "
-    "use its draws and predictions, or infer with method=Exact()"
-)
 AT_ONCE = 64  # directions, or rows, of a projection
 
 
@@ -39,7 +35,7 @@ class Whitened:
     @property
     def exact(self) -> bool:
         """Whether variances have a closed form, instead of coming from draws."""
-        return isinstance(self.statistics.basis, Spectrum)
+        return self.statistics.basis.is_closed_form
 
     def trace_of(self, function: Callable[[Tensor], Tensor]) -> Estimate:
         """Σ f(k) over all directions."""
@@ -53,9 +49,7 @@ class Whitened:
     @property
     def spectrum(self) -> Spectrum:
         """V by its products, and the eigenvalues of the data before they were rescaled."""
-        if not isinstance(self.statistics.basis, Spectrum):
-            raise ValueError(NO_CLOSED_FORM)
-        return self.statistics.basis
+        return self.statistics.basis.spectrum()
 
     @property
     def mean(self) -> Tensor:  # (d,)
@@ -88,13 +82,19 @@ class Whitened:
             return self.std[:, None] * ((v / (1 + k)) @ v.mT) * self.std
         return self.std[:, None] * (torch.eye(len(v), dtype=v.dtype) - (v * (k / (1 + k))) @ v.mT) * self.std
 
+    def covariance_times(self, rows: Tensor) -> Tensor:  # (r, d) -> (d, r)
+        """The posterior covariance times rows."""
+        basis, k, scaled = self.spectrum, self.values, rows * self.std
+        inside = (k / (1 + k)) * basis.coordinates(scaled)
+        return self.std[:, None] * (scaled.mT - basis.expand(inside.mT))
+
     def project(self, features: LinearOperator) -> Tensor:  # (rows, rank)
         """Features times std · V: by blocks of rows, or of columns where V is a Krylov space."""
         rank, d = len(self.values), features.shape[1]
         width = max(1, min(AT_ONCE, int(available_bytes() / 3 / (24 * d))))  # three copies in double
-        if isinstance(self.statistics.basis, Spectrum):
+        if self.exact:
             rows = row_blocks(features, max(BLOCK_ELEMENTS, width * d))
-            return torch.cat([self.statistics.basis.coordinates(block.double() * self.std) for block in rows])
+            return torch.cat([self.spectrum.coordinates(block.double() * self.std) for block in rows])
         blocks = []
         for start in range(0, rank, width):
             units = torch.zeros(rank, min(width, rank - start), dtype=torch.float64)
@@ -125,7 +125,7 @@ def whiten(
         )  # fmt: skip
         return Whitened(prior.std, rescaled)
     rows, targets, noise = compressed(statistics, noise_precision)
-    whitened, ones = Dense(rows * prior.precision.rsqrt()[prior.group_of]), torch.ones_like(targets)
-    seen = project(whitened, decompose_whitened(whitened), targets, noise, prior_noise, ones, ones)
+    whitened = Dense(rows * prior.precision.rsqrt()[prior.group_of])
     count = sum(s.count for s in statistics)
-    return Whitened(prior.std, replace(seen, remainder=remainder + seen.remainder, count=count, log_weight=log_weight))
+    seen = project(whitened, decompose_whitened(whitened), targets, noise, prior_noise, count, log_weight)
+    return Whitened(prior.std, replace(seen, remainder=remainder + seen.remainder))

@@ -20,10 +20,9 @@ from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d
 
 from lapwing import metrics
+from lapwing.bayes.fits.by_group import ByGroup, cross_grams, maximised, own_grams
 from lapwing.bayes.likelihoods import Categorical
-from lapwing.bayes.modes.by_group import ByGroup, cross_grams, maximised, own_grams
-from lapwing.bayes.outputs.spread import Spread
-from lapwing.bayes.predictive.probabilities import probabilities
+from lapwing.bayes.likelihoods.spread import Spread
 from lapwing.bayes.priors import PerGroup
 from lapwing.bench import networks
 from lapwing.bench.data import Task, mnist
@@ -82,7 +81,7 @@ class Linearised:
             at = tuned(self.train, way)
             covariance = self.train.covariance(at.precision, at.curvature_at, self.own, self.cross)
             spread = Spread(covariance.diagonal(dim1=1, dim2=2), covariance)
-            probs = probabilities(LABELS, "full probit", self.outputs, spread)
+            probs = LABELS.probabilities(LABELS.checked_link("full probit"), self.outputs, spread)
             found = {
                 "log_evidence": at.log_evidence, "effective_dimension": at.effective_dimension,
                 "output_std": float(spread.variance.mean().sqrt()),

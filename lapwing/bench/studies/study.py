@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from lapwing.bayes.diagnostics import Diagnostics
 from lapwing.bench.ledger import Cell
 from lapwing.bench.running import Run
 
@@ -85,6 +86,7 @@ def shared_weights(model: nn.Module, path: Path, train: Callable[[nn.Module], nn
     return trained.eval()
 
 
-def numbers(found: dict[str, Any], *names: str) -> dict[str, float]:
+def numbers(found: Mapping[str, Any] | Diagnostics, *names: str) -> dict[str, float]:
     """Some diagnostics as plain numbers, where they are there."""
-    return {name: float(found[name]) for name in names if isinstance(found.get(name), (int, float))}
+    known = found.plain() if isinstance(found, Diagnostics) else found
+    return {name: float(known[name]) for name in names if isinstance(known.get(name), (int, float))}

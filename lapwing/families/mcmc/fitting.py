@@ -11,7 +11,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.func import functional_call, vmap
 
-from lapwing.bayes.likelihoods import Gamma, Gaussian, Likelihood
+from lapwing.bayes.likelihoods import GammaHyperprior, Likelihood
 from lapwing.bayes.noise import PRIOR, Noise
 from lapwing.bayes.predictive import Prediction
 from lapwing.families.mcmc.diagnostics import ess, r_hat
@@ -23,7 +23,7 @@ from lapwing.network.shuffling import Source
 from lapwing.training import Weights, log_prob
 
 Start = Literal["prior", "network"]
-DEFAULT, VAGUE = HMC(), Gamma(1.0, 0.01)
+DEFAULT, VAGUE = HMC(), GammaHyperprior(1.0, 0.01)
 WATCHED = 50  # training inputs whose outputs are watched for convergence
 
 
@@ -86,8 +86,8 @@ class Chains:
 def fit(
     model: nn.Module, data: Any, likelihood: Likelihood, *, method: Sampler = DEFAULT,
     prior_precision: float | None = 1.0, chains: int = 4, warmup: int = 500, draws: int = 250, thin: int = 1,
-    start: Start | Sequence[nn.Module] = "prior", hyperprior: Gamma = VAGUE, temperature: float = 1.0, seed: int = 0,
-    progress: bool | Report | None = None,
+    start: Start | Sequence[nn.Module] = "prior", hyperprior: GammaHyperprior = VAGUE, temperature: float = 1.0,
+    seed: int = 0, progress: bool | Report | None = None,
 ) -> Chains:  # fmt: skip
     """Draws of all weights from p(w | data) under the prior N(0, 1 / prior_precision), by `HMC`, `Langevin` or `SGLD`.
 
@@ -99,6 +99,7 @@ def fit(
     (Wenzel et al. 2020). The network must be one that torch.func.vmap can run; a gradient of all chains is one pass
     over the data.
 
+    >>> from lapwing import Gaussian
     >>> x = torch.linspace(-1, 1, 12).double()[:, None]
     >>> found = fit(nn.Linear(1, 1).double().eval(), (x, 2 * x), Gaussian(0.2), chains=2, warmup=60, draws=40)
     >>> found.functions(x).shape, found.diagnostics["divergences"]
@@ -142,7 +143,7 @@ class _Posterior:
     source: Source
     whole: tuple[Tensor, Tensor]
     likelihood: Likelihood
-    hyperprior: Gamma
+    hyperprior: GammaHyperprior
     tuned: tuple[bool, bool]  # prior precision, noise
     precision: Tensor  # (chains,)
     noise_std: Tensor  # (chains,)
@@ -153,7 +154,7 @@ class _Posterior:
 
     @staticmethod
     def of(
-        model: nn.Module, data: Any, likelihood: Likelihood, prior_precision: float | None, hyperprior: Gamma,
+        model: nn.Module, data: Any, likelihood: Likelihood, prior_precision: float | None, hyperprior: GammaHyperprior,
         chains: int, seed: int, method: Sampler, temperature: float = 1.0,
     ) -> _Posterior:  # fmt: skip
         source, layout, like = Source.of(data), Layout.of(model), next(iter(model.parameters()))
@@ -161,7 +162,7 @@ class _Posterior:
         if targets.is_floating_point():
             targets = targets.to(like.dtype)
         kept = {name: tensor for name, tensor in values(model).items() if name not in layout.names}
-        unknown = isinstance(likelihood, Gaussian) and likelihood.noise_std is None
+        unknown = likelihood.tunes_noise
         ones = torch.ones(chains, dtype=like.dtype)
         size = method.batch_size if isinstance(method, SGLD) else None
         return _Posterior(
@@ -227,9 +228,7 @@ class _Posterior:
         """The result, with the hyperparameters that belong to each draw."""
         chains, draws, p = chain.positions.shape
         precision, noise = self._hyperparameters(chain, thin)
-        likelihood = self.likelihood
-        if self.tuned[1]:
-            likelihood = Gaussian(noise.double().square().mean().sqrt())
+        likelihood = self.likelihood.with_tuned(noise.double().square().mean().sqrt())
         everything = chain.positions.reshape(-1, p)
         prior = Noise(seed, PRIOR).rows(0, p, min(len(everything), 200)).mT.to(everything)
         tempered = precision.reshape(-1, 1) / self.temperature  # the prior's share of p(w | data)^(1 / temperature)

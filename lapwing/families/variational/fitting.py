@@ -13,7 +13,7 @@ from torch import Generator, Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from lapwing.bayes.likelihoods import Gaussian, Likelihood
+from lapwing.bayes.likelihoods import Likelihood
 from lapwing.families.variational.backprop import Backprop
 from lapwing.families.variational.mean_field import LOG_STD, MeanField
 from lapwing.families.variational.methods import BayesByBackprop, Method, Natural, at_layers
@@ -47,6 +47,7 @@ def fit(
     without a τ fits every τ of a grid and keeps the one with the best log density on `validation`. `samples` are draws
     per step. `total` is the number of data where `data` are only a part of them. The model is left alone.
 
+    >>> from lapwing import Gaussian
     >>> x = torch.linspace(-1, 1, 40)[:, None]
     >>> network = nn.Sequential(nn.Linear(1, 8), nn.Tanh(), nn.Linear(8, 1))
     >>> posterior = fit(network, (x, 2 * x), Gaussian(0.1), temperature=Balanced(tau=0.01), epochs=2, progress=False)
@@ -55,7 +56,7 @@ def fit(
     """
     if samples < 1 or draws < 2:
         raise ValueError(f"samples is {samples} and draws {draws}: expected at least 1 and 2")
-    if not isinstance(likelihood, Gaussian) and not likelihood.has_classes:
+    if not (likelihood.constant_curvature or likelihood.has_classes):
         raise ValueError(
             f"a variational fit is for Gaussian(), Bernoulli() and Categorical(), not {type(likelihood).__name__}: use "
             "lapwing.fit for it"
@@ -148,7 +149,7 @@ class _Plan:
     def _posterior(self, trained: Trained, heat: Heat) -> Variational:
         values, likelihood = dict(trained.weights), self.likelihood
         if LOG_NOISE in values:
-            likelihood = Gaussian(values.pop(LOG_NOISE).double().exp())
+            likelihood = likelihood.with_tuned(values.pop(LOG_NOISE).double().exp())
         return Variational(self.network, values, likelihood, heat, trained.curve, self.draws, self.seed)
 
 
@@ -187,8 +188,8 @@ def _start(network: MeanField, likelihood: Likelihood, initial_std: float | None
         if next(shapes) != next(shapes):
             raise ValueError("start is a fit of another network, or with other weights random: expected one of this")
         values = start.values
-    if isinstance(likelihood, Gaussian) and likelihood.noise_std is None:
-        values = {**values, LOG_NOISE: torch.zeros((), dtype=next(iter(values.values())).dtype)}
+    if likelihood.tunes_noise:
+        values = {**values, LOG_NOISE: next(iter(values.values())).new_zeros(())}
     return values
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from lapwing.atomic import write as write_atomically
-from lapwing.bayes.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
+from lapwing.bayes.likelihoods import Likelihood, restored
 from lapwing.bayes.predictive import Prediction, from_draws
 from lapwing.families.variational.mean_field import LOG_STD, MeanField
 from lapwing.families.variational.temperature import Heat
@@ -27,7 +27,6 @@ from lapwing.training import Epoch, Weights, log_prob
 FORMAT = 1
 MOST_DRAWS = 100_000  # that a file may ask for
 BATCH = 1000
-LIKELIHOODS = {"Gaussian": Gaussian, "Bernoulli": Bernoulli, "Categorical": Categorical}
 
 
 @final
@@ -121,13 +120,16 @@ class Variational:
 
     def save(self, path: str | Path) -> None:
         """Write values and settings to one safetensors file, whole or not at all."""
-        noise = getattr(self.likelihood, "noise_std", None)
+        likelihood = {
+            name: value.tolist() if isinstance(value, Tensor) else value
+            for name, value in self.likelihood.saved().items()
+        }
         about = {
             "format": FORMAT, "kind": "variational", "random": self.network.random, "heat": asdict(self.heat),
             "prior_variance": self.network.prior_variance,
             "exact": sorted(self.network.exact), "approximate": sorted(self.network.approximate), "draws": self.draws,
             "seed": self.seed, "curve": [asdict(epoch) for epoch in self.curve], "tuning": self.tuning,
-            "likelihood": type(self.likelihood).__name__, "noise_std": None if noise is None else noise.tolist(),
+            "likelihood": likelihood,
         }  # fmt: skip
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in self.values.items()}
         header = json.dumps(about)
@@ -173,11 +175,18 @@ def _loaded(path: str | Path, model: nn.Module) -> Variational:
         different = sorted(name for name in expected | found if expected.get(name) != found.get(name))
         raise ValueError(f"{path} was written for another network: {', '.join(different[:4])} differ")
     _check_sound(about, values)
-    kind = about["likelihood"]
-    likelihood = Gaussian(about["noise_std"]) if kind == "Gaussian" else LIKELIHOODS[kind]()
+    likelihood = restored(_described(about))
     curve = tuple(Epoch(**epoch) for epoch in about["curve"])
     tuning = tuple((tau, nll) for tau, nll in about["tuning"])
     return Variational(network, values, likelihood, Heat(**about["heat"]), curve, about["draws"], about["seed"], tuning)
+
+
+def _described(about: dict[str, Any]) -> dict[str, Any]:
+    """The likelihood of a file; older ones have its name, and a noise beside it."""
+    found = about["likelihood"]
+    if isinstance(found, dict):
+        return found
+    return {"name": found, "noise_std": about["noise_std"]} if found == "Gaussian" else {"name": found}
 
 
 def _check_sound(about: dict[str, Any], values: Weights) -> None:

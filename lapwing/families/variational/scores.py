@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from lapwing.bayes.likelihoods import Bernoulli, Categorical, Curved, Likelihood
+from lapwing.bayes.likelihoods import Likelihood
 from lapwing.network.shuffling import Source
 
 BATCH = 1000
@@ -40,28 +40,19 @@ def held_out(posterior: Drawn, data: Any) -> dict[str, float]:
         "nll": -float((terms.logsumexp(0) - math.log(len(terms))).mean()),
         "gibbs_nll": -float(terms.mean()),
     }
-    if isinstance(posterior.likelihood, Categorical):
-        return {**found, **_of_classes(functions.softmax(2).mean(0), targets)}
-    if isinstance(posterior.likelihood, Bernoulli):
-        chance = functions.sigmoid().mean(0).reshape(-1)
-        return {**found, **_of_classes(torch.stack([1 - chance, chance], 1), targets.reshape(-1).long())}
+    if posterior.likelihood.has_classes:
+        chances = posterior.likelihood.class_probabilities(functions).mean(0)
+        return {**found, **_of_classes(chances.reshape(-1, chances.shape[-1]), targets.reshape(-1).long())}
     error = functions.mean(0).reshape(targets.shape) - targets
     return {**found, "rmse": float(error.square().mean().sqrt())}
 
 
 def log_density(likelihood: Likelihood, functions: Tensor, targets: Tensor) -> Tensor:  # (draws, n)
     """log p(y_i | f_i) of every datum under every draw of the outputs."""
-    if isinstance(likelihood, Categorical):
-        rows = targets.expand(len(functions), -1)[:, :, None]
-        return functions.log_softmax(2).gather(2, rows)[:, :, 0]
-    functions = functions.reshape(len(functions), *targets.shape)
-    if isinstance(likelihood, Curved):
-        terms = likelihood.log_density(functions, targets.to(functions).expand(functions.shape))
-    else:
-        if likelihood.noise_std is None:
-            raise ValueError("the noise of this likelihood is not known: give Gaussian(noise_std) or let it be learnt")
-        std = likelihood.noise_std.to(functions)
-        terms = torch.distributions.Normal(functions, std, validate_args=False).log_prob(targets.to(functions))
+    if likelihood.tunes_noise:
+        raise ValueError("the noise of this likelihood is not known: give Gaussian(noise_std) or let it be learnt")
+    known = likelihood.checked(likelihood.flat_targets(targets), functions[0].numel())
+    terms = torch.stack([likelihood.log_density(likelihood.shaped(one, known), known) for one in functions])
     return terms.reshape(len(functions), len(targets), -1).sum(2)
 
 

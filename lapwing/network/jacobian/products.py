@@ -92,7 +92,7 @@ class Direct:
 
         if len(columns) == 1:
             return along(self.network.layout.unflatten(columns[0])).detach().reshape(1, -1)
-        with _quiet():
+        with quiet():
             return vmap(along)(self.network.layout.unflatten_each(columns)).detach().reshape(len(columns), -1)
 
     def transposed(self, y: Tensor) -> Tensor:  # (b · c, k) -> (p, k)
@@ -139,14 +139,14 @@ def rows_of_datum(network: Network, datum: Sample, start: int = 0, stop: int | N
 
 
 def _pulled(network: Network, pull: Any, units: Tensor) -> Tensor:
-    with _quiet():
+    with quiet():
         (gradients,) = vmap(pull)(units)
     flat = torch.cat([gradients[name].reshape(len(units), -1) for name in network.layout.names], dim=1)
     return network.layout.gather(flat.detach().mT).mT
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Without torch's remark that some operation is looped over instead of batched."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="There is a performance drop")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from lapwing.bayes.likelihoods import Categorical, Gaussian, softmax_root
+from lapwing.bayes.likelihoods import Bernoulli, Categorical, Likelihood
 from lapwing.bayes.noise import Noise
 
 Root = Callable[[Tensor, int], Tensor]  # outputs (b, c) of the data from this number on -> columns (b, c, k)
@@ -30,35 +29,27 @@ def gaussian(precision: Tensor | float = 1.0) -> Root:
 
 def categorical() -> Root:
     """The root for class labels, diag(√π) − π√πᵀ, turned so that its null column is left out: c − 1 columns."""
-
-    def root(outputs: Tensor, start: int) -> Tensor:  # noqa: ARG001
-        probabilities = outputs.softmax(1)
-        return softmax_root(probabilities, _complement(probabilities.sqrt()))
-
-    return root
+    return lambda outputs, start: Categorical().root_columns(outputs)  # noqa: ARG005
 
 
 def bernoulli() -> Root:
     """The root for outputs that are logits of their own, √(σ (1 − σ)) each."""
-
-    def root(outputs: Tensor, start: int) -> Tensor:  # noqa: ARG001
-        return torch.diag_embed((outputs.sigmoid() * (-outputs).sigmoid()).sqrt())
-
-    return root
+    return lambda outputs, start: Bernoulli().root_columns(outputs)  # noqa: ARG005
 
 
-def root_of(likelihood: Any, targets: Tensor) -> Root:
+def root_of(likelihood: Likelihood, targets: Tensor) -> Root:
     """The root for a likelihood and all its targets: of its Hessian in the outputs, noise precisions included."""
-    if isinstance(likelihood, Gaussian):
-        return gaussian(likelihood.row_precision(targets))
-    if isinstance(likelihood, Categorical):
-        return categorical()
+    of, precision = likelihood.at_unit_noise(), likelihood.row_precision(likelihood.flat_targets(targets))
+    plain = not likelihood.constant_curvature  # no noise
 
     def root(outputs: Tensor, start: int) -> Tensor:
-        units = torch.eye(outputs.shape[1], dtype=outputs.dtype, device=outputs.device)
         given = targets[start : start + len(outputs)]
         given = given.reshape(outputs.shape) if given.numel() == outputs.numel() else given
-        return likelihood.hessian_root(outputs, units.expand(*outputs.shape, -1), targets=given)
+        columns = of.root_columns(outputs, given)
+        if plain:
+            return columns
+        own = precision.reshape(-1, outputs.shape[1])[start : start + len(outputs)]
+        return columns * own[:, :, None].to(outputs).sqrt()
 
     return root
 
@@ -118,12 +109,3 @@ def scaled(root: Root, weights: Tensor) -> Root:
         return root(outputs, start) * own[:, :, None].to(outputs).sqrt()
 
     return weighted
-
-
-def _complement(unit: Tensor) -> Tensor:  # (b, c) -> (b, c, c - 1)
-    """Orthonormal columns orthogonal to a unit vector without negative entries, by Householder's reflection."""
-    normal = unit.clone()
-    normal[:, 0] += 1  # never cancels
-    scale = 2 / normal.square().sum(1)
-    identity = torch.eye(unit.shape[1], dtype=unit.dtype, device=unit.device)
-    return (identity - scale[:, None, None] * normal[:, :, None] * normal[:, None, :])[:, :, 1:]

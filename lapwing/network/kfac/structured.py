@@ -1,4 +1,4 @@
-"""From a method's name to the structured curvature of a network."""
+"""Structured curvatures of a network, one method for each structure."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from lapwing.bayes.methods import EKFAC, KFAC, Diagonal
-from lapwing.linalg.kronecker import Factors, Kronecker, fitting, kronecker
+from lapwing.linalg.kronecker import Factors, fitting, kronecker
 from lapwing.network.jacobian import Network
 from lapwing.network.kfac.diagonal import diagonal
-from lapwing.network.kfac.factors import eigencorrected, factorise
+from lapwing.network.kfac.factors import Factored, Sharing, eigencorrected, factorise
 from lapwing.network.kfac.roots import Root
 from lapwing.network.nests import Sample
 
@@ -23,33 +22,60 @@ from lapwing.network.nests import Sample
 class Structure:
     """The curvature of a network in the structure that was asked for, with what diagnostics should say of it."""
 
-    curvature: Kronecker
+    curvature: Any  # a Curvature
     diagnostics: dict[str, Any]
 
 
-def structured(
-    network: Network, batches: Iterable[Sample], root: Root, method: Diagonal | KFAC | EKFAC, *,
-    scale: Tensor | None = None, counts: Tensor | None = None, seed: int = 0,
-) -> Structure:  # fmt: skip
-    """The curvature Σ count · Jᵀ B J of a network at batches of inputs, in the structure that `method` names.
+@final
+@dataclass(frozen=True, eq=False)
+class Structures:
+    """The curvature Σ count · Jᵀ B J of a network at batches of inputs, in any of the structures it can be given.
 
     `scale` is the prior's (p,). A Kronecker product holds one that is a product of a number per row and one per column
     within a layer, so with those the nearest such scale is used: read it from the result.
     """
-    if isinstance(method, Diagonal):
-        found = diagonal(network, batches, root, counts=counts, probes=method.probes, seed=seed)
+
+    network: Network
+    batches: Iterable[Sample]
+    root: Root
+    counts: Tensor | None = None
+
+    def diagonal(self, probes: int | None, scale: Tensor | None, seed: int) -> Structure:
+        """The diagonal alone."""
+        found = diagonal(self.network, self.batches, self.root, counts=self.counts, probes=probes, seed=seed)
         p = len(found.value)
         index, one = torch.arange(p, device=found.value.device).reshape(1, 1, p), found.value.new_ones(1, 1)
         matrix = kronecker((Factors("all", "diagonal", index, one, found.value[None]),), p, scale)
         error = float(found.standard_error.sum() / found.value.sum().clamp_min(1e-300))  # they may all err together
         return Structure(matrix, {"relative_error_of_trace": error})
-    factored = factorise(
-        network, batches, root, counts=counts, sharing=method.sharing,
-        probes=method.probes if isinstance(method, KFAC) else None, seed=seed,
-    )  # fmt: skip
-    scale = None if scale is None else fitting(factored.factors, scale)
-    diagnostics: dict[str, Any] = {"blocks": factored.diagnostics, "relative_errors_of_traces": factored.trace_errors}
-    if isinstance(method, KFAC):
-        return Structure(factored.structure(scale), diagnostics)
-    matrix = eigencorrected(network, batches, root, factored, counts=counts, scale=scale)
-    return Structure(matrix, diagnostics)
+
+    def kronecker(self, sharing: Sharing, probes: int | None, scale: Tensor | None, seed: int) -> Structure:
+        """A Kronecker product for every layer."""
+        factored, fitted = self._factored(sharing, probes, scale, seed)
+        return Structure(factored.structure(fitted), _told(factored))
+
+    def eigencorrected(self, sharing: Sharing, scale: Tensor | None, seed: int) -> Structure:
+        """The same with exact second moments along its eigenvectors."""
+        factored, fitted = self._factored(sharing, None, scale, seed)
+        matrix = eigencorrected(self.network, self.batches, self.root, factored, counts=self.counts, scale=fitted)
+        return Structure(matrix, _told(factored))
+
+    def _factored(
+        self, sharing: Sharing, probes: int | None, scale: Tensor | None, seed: int
+    ) -> tuple[Factored, Tensor | None]:
+        factored = factorise(
+            self.network, self.batches, self.root, counts=self.counts, sharing=sharing, probes=probes, seed=seed
+        )
+        return factored, None if scale is None else fitting(factored.factors, scale)
+
+
+def structured(
+    network: Network, batches: Iterable[Sample], root: Root, method: Any, *,
+    scale: Tensor | None = None, counts: Tensor | None = None, seed: int = 0,
+) -> Structure:  # fmt: skip
+    """The curvature in the structure that a method asks for."""
+    return method.made_of(Structures(network, batches, root, counts), scale, seed)
+
+
+def _told(factored: Factored) -> dict[str, Any]:
+    return {"blocks": factored.diagnostics, "relative_errors_of_traces": factored.trace_errors}

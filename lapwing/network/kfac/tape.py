@@ -12,6 +12,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.func import vjp, vmap
 
 from lapwing.network.jacobian import Network
+from lapwing.network.jacobian.products import quiet
 from lapwing.network.kfac import layers as known
 from lapwing.network.kfac.gradients import Full, Gradients, Outer, columns
 from lapwing.network.kfac.layers import Layer
@@ -192,7 +193,8 @@ def other_rows(network: Network, layers: Layers, datum: Sample, root: Tensor) ->
     """Rᵀ J of one datum for the tensors that no layer knows, by autograd: (k, size) each, for a root R (c, k)."""
     weights = {name: network.fixed[name] for name in layers.others}
     found: Any = vjp(lambda chosen: network(chosen, datum[None])[0], weights)
-    (gradients,) = vmap(found[1])(root.mT.to(found[0]))
+    with quiet():
+        (gradients,) = vmap(found[1])(root.mT.to(found[0]))
     return {name: gradient.detach().reshape(root.shape[1], -1) for name, gradient in gradients.items()}
 
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from lapwing import Categorical, Gaussian, GPrior, Isotropic, LinearModel, Noise, PerGroup, infer
+from lapwing import Categorical, Gaussian, GPrior, Isotropic, LinearModel, PerGroup, infer
 from lapwing.bayes import evidence
 from lapwing.bayes.evidence import Precisions, search
-from lapwing.bayes.modes.tangent import surrogate, tangent
-from lapwing.bayes.solving.precisions import _fitted
+from lapwing.bayes.fits import LaplaceAtPoint, ModeSearch
+from lapwing.bayes.noise import Noise
 from lapwing.bayes.statistics import summarise
 from lapwing.linalg.estimators import Estimate
 from tests import reference
@@ -23,7 +23,7 @@ GROUPS = {"tall": {"a": slice(0, 3), "b": slice(3, 7)}, "wide": {"a": slice(0, 9
 def evidence_problem(data, prior, likelihood, weights=None, side=None):
     model = LinearModel(data.features, data.targets, likelihood, weights=weights)
     resolved = prior.on(model.features, model.row_counts * model.likelihood.row_precision(model.targets))
-    statistics = summarise(model, resolved, side=side, noise=Noise(0), draws=0)
+    statistics = summarise(model.surrogate(), resolved, side=side, noise=Noise(0), draws=0)
     return evidence.problem(statistics, resolved), resolved
 
 
@@ -126,10 +126,10 @@ def test_a_group_the_data_do_not_need_is_pruned_and_named():
     both = torch.cat([TALL.features, useless], dim=1)
     prior = PerGroup({"useful": slice(0, 7), "useless": slice(7, 10)})
     posterior = infer(LinearModel(both, TALL.targets, Gaussian()), prior=prior)
-    assert posterior.diagnostics["pruned"] == ["useless"]
+    assert posterior.diagnostics.pruned == ("useless",)
     assert "pruned: useless" in repr(posterior)
     assert posterior.mean[7:].tolist() == [0, 0, 0]
-    assert posterior.deviations[7:].abs().max() == 0
+    assert posterior.gaussian.deviations[7:].abs().max() == 0
     without = infer(LinearModel(TALL.features, TALL.targets, Gaussian()), prior=Isotropic())
     assert posterior.log_evidence.value == pytest.approx(without.log_evidence.value, rel=1e-9)
     torch.testing.assert_close(posterior.mean[:7], without.mean, rtol=1e-5, atol=1e-7)
@@ -140,7 +140,7 @@ def test_targets_without_signal_prune_everything():
     noise = torch.randn(60, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     noise = noise - features @ torch.linalg.lstsq(features, noise).solution
     posterior = infer(LinearModel(features, noise, Gaussian()), prior=Isotropic())
-    assert posterior.diagnostics["pruned"] == ["all"]
+    assert posterior.diagnostics.pruned == ("all",)
     assert posterior.effective_dimension.value == 0
     assert posterior.likelihood.noise_std.item() == pytest.approx(float(noise.square().mean().sqrt()), rel=1e-6)
 
@@ -148,8 +148,8 @@ def test_targets_without_signal_prune_everything():
 def test_exactly_fitted_targets_stop_at_the_noise_floor_and_say_so():
     exact = TALL.features @ torch.linspace(1, 2, 7, dtype=torch.float64)
     posterior = infer(LinearModel(TALL.features, exact, Gaussian()), prior=Isotropic())
-    assert posterior.diagnostics["noise_at_floor"]
-    assert posterior.diagnostics["method"] == "exact, svd"
+    assert posterior.diagnostics.noise_at_floor
+    assert posterior.diagnostics.method == "exact, svd"
     torch.testing.assert_close(posterior.mean, torch.linspace(1, 2, 7, dtype=torch.float64), rtol=1e-6, atol=0)
 
 
@@ -157,10 +157,10 @@ def test_effective_dimension_from_draws_is_unbiased_with_the_stated_spread():
     """Check A-6: function space, weight space and their combination."""
     data, draws = linear(120, 1, 30, seed=9), 20_000
     posterior = infer(LinearModel(data.features, data.targets, Gaussian(2.0)), prior=Isotropic(3.0), draws=draws)
-    k = posterior.belief.values
+    k = posterior.gaussian.whitened.values
     s = k / (1 + k)
-    fit = (data.features @ posterior.deviations / 2.0).square().sum(0)
-    penalty = 3.0 * posterior.deviations.square().sum(0)
+    fit = (data.features @ posterior.gaussian.deviations / 2.0).square().sum(0)
+    penalty = 3.0 * posterior.gaussian.deviations.square().sum(0)
     estimates = evidence.effective_dimension(fit, penalty, 30)
     spreads = (2 * s.square().sum(), 2 * (1 - s).square().sum(), 2 * (s - s.mean()).square().sum())
     for estimate, spread in zip(
@@ -198,27 +198,24 @@ def of_labels(count=90, wide=3):
     labels = (x @ torch.tensor([2.0, -1.0, 0.5]).double() + torch.randn(count, generator=generator).double() > 0).long()
     model = LinearModel(torch.stack([x, -x], 1).reshape(2 * count, wide), labels, Categorical())
     prior = Isotropic(1.0).on(model.features, model.row_counts)
-    loss, modes = tangent(model, prior), []
-    flat = surrogate(model, torch.zeros(2 * count, dtype=torch.float64))
+    modes = []
+    flat = model.surrogate(torch.zeros(2 * count, dtype=torch.float64))
+    fit = LaplaceAtPoint(ModeSearch.of(model, prior), flat, replace(prior, precision=torch.full((1,), torch.nan)))
     gaussian = evidence.problem(summarise(flat, prior, side="primal", noise=Noise(0), draws=0), prior)
 
     def told(text):
         modes.append(text)
 
-    counted = replace(
-        gaussian, moments=loss.moments(gaussian.moments, told), counts=torch.zeros(1, dtype=torch.float64),
-        one_by_one=True, tune_noise=False,
-    )  # fmt: skip
-    return gaussian, counted, modes
+    return replace(fit.problem(gaussian, told), tune_noise=False), modes
 
 
 def test_a_bound_spares_settings_and_changes_nothing():
-    gaussian, problem, modes = of_labels()
+    problem, modes = of_labels()
     start = Precisions(torch.ones(1).double(), torch.ones(1).double())
-    everywhere = evidence.scan(problem, start, 13)
-    assert len(modes) == 13
-    bound = replace(problem, moments=_fitted(gaussian.moments))
-    spared = evidence.scan(problem, start, 13, bound)
+    everywhere = evidence.scan(replace(problem, bound=None), start)
+    assert len(modes) == problem.points == 13
+    bound = problem.bound
+    spared = evidence.scan(problem, start)
     assert torch.equal(spared.prior, everywhere.prior)
     assert len(modes) - 13 < 13
     for ratio in torch.logspace(-6, 4, 8, dtype=torch.float64)[:, None]:
@@ -227,7 +224,7 @@ def test_a_bound_spares_settings_and_changes_nothing():
 
 
 def test_steps_to_where_round_off_leaves_no_mode_are_taken_back():
-    _, problem, _ = of_labels()
+    problem, _ = of_labels()
     start = Precisions(torch.tensor([50.0]).double(), torch.ones(1).double())
     truth = evidence.maximise(problem, start).at.prior
 
@@ -244,7 +241,7 @@ def test_steps_to_where_round_off_leaves_no_mode_are_taken_back():
     with pytest.raises(FloatingPointError, match="too wide"):
         evidence.maximise(refusing(2 * float(truth)), start)
     settings = Precisions(torch.tensor([[1e-9], [1.0], [7.0]]).double(), torch.ones(3, 1).double())
-    looked = search._stiffest_first(refusing(1e-3), settings, None)
+    looked = search._stiffest_first(replace(refusing(1e-3), bound=None), settings)
     assert looked[0] == -torch.inf
     assert torch.allclose(looked[1:], evidence.objectives(problem, settings)[1:], rtol=1e-6)  # modes from other starts
     with pytest.raises(FloatingPointError, match="too wide"):

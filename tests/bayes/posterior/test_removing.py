@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import lapwing as lw
-from lapwing.bayes.posterior.changing_data import removing
+from lapwing.bayes.methods import exact
 from tests.bayes.posterior.test_updating import LIKELIHOODS, network, normal
 from tests.problems import PROBLEMS
 
@@ -48,10 +48,10 @@ def test_exact_numbers_become_those_of_the_rest_path_by_path(name, noise):
     torch.testing.assert_close(found.covariance, expected.covariance, **CLOSE)
     assert found.log_evidence.value == pytest.approx(expected.log_evidence.value, rel=1e-7)
     assert found.effective_dimension.value == pytest.approx(expected.effective_dimension.value, rel=1e-7)
-    assert max(found.diagnostics["residuals"]) < 1e-9
+    assert max(found.diagnostics.residuals) < 1e-9
     torch.testing.assert_close(found.leave_one_out().mean, expected.leave_one_out().mean, **CLOSE)
     m = problem.features.shape[0] // len(problem.targets)
-    assert found.diagnostics["observations"] == whole.diagnostics["observations"] - 3 * m
+    assert found.diagnostics.observations == whole.diagnostics.observations - 3 * m
 
 
 def test_it_is_the_closed_form_of_the_rest():
@@ -108,7 +108,7 @@ def test_what_was_added_can_be_removed_and_others_added_again():
     weights[[2, 13, 16]] = 0
     expected = lw.infer(lw.LinearModel(x, y, lw.Gaussian(0.5), weights=weights), **options)
     torch.testing.assert_close(found.draws, expected.draws, **CLOSE)
-    assert (found.diagnostics["observations"], found.diagnostics["removed"]) == (16, 3)
+    assert (found.diagnostics.observations, found.diagnostics.removed) == (16, 3)
     torch.testing.assert_close(some.update((x[12:], y[12:])).remove(range(12, 19)).draws, some.draws, **CLOSE)
 
 
@@ -162,8 +162,8 @@ EPS = torch.finfo(torch.float32).eps
 @pytest.mark.parametrize(("n", "d"), [(6, 8), (17, 4)], ids=["wide", "tall"])
 def test_features_in_single_precision_lose_only_its_round_off(n, d, seed, monkeypatch):
     """Rounded rows move each singular value by eps · σ_max, so weights by eps · κ, with a factor √n for all rows."""
-    again, made = removing.summarise, []
-    monkeypatch.setattr(removing, "summarise", lambda *given, **options: made.append(0) or again(*given, **options))
+    again, made = exact.ExactPosterior.summary, []
+    monkeypatch.setattr(exact.ExactPosterior, "summary", lambda *given: made.append(0) or again(*given))
     x, y, options = normal(n, d, seed=seed).float(), normal(n, seed=seed + 50), {"prior": lw.Isotropic(1.0), "draws": 5}
     found = lw.infer(lw.LinearModel(x, y, lw.Gaussian(0.003)), **options).remove([2])
     assert bool(made) == (n < d)  # where each datum is all that is known in a direction
@@ -202,7 +202,7 @@ def test_without_its_model_it_refuses_what_it_cannot_have_been_given(tmp_path):
     y = x.sum(1) + 0.3 * normal(50, seed=2)
     whole = loaded(tmp_path, x, y)
     once = whole.remove([3], (x[3:4], y[3:4]))
-    assert (once.diagnostics["observations"], once.diagnostics["removed_places"]) == (49, [3])
+    assert (once.diagnostics.observations, once.ledger.removed) == (49, (3,))
     for posterior in (once, lw.load(once.save(tmp_path / "once"))):
         with pytest.raises(ValueError, match=r"\[3\] were removed before"):
             posterior.remove([2, 3], (x[2:4], y[2:4]))

@@ -34,7 +34,7 @@ def test_tuning_maximises_the_held_out_density(name, likelihood):
             assert held_out_density(tuned.at(noise_std=noise_std * factor), data) <= best + 1e-9
     else:
         assert float(noise_std) == 0.9
-    assert tuned.diagnostics["tuned_by"] == "held-out density"
+    assert tuned.diagnostics.tuned_by == "held-out density"
 
 
 def test_the_curve_is_what_predictions_at_its_points_score():
@@ -78,7 +78,7 @@ def test_held_out_data_that_want_no_error_bars_are_reported():
     posterior = infer(LinearModel(TALL.features, TALL.targets, Gaussian(0.9)), prior=Isotropic(), draws=2)
     stiff = infer(LinearModel(TALL.features, 0 * TALL.targets, Gaussian(0.9)), prior=Isotropic(1.0), draws=2)
     tuned = stiff.tune((TALL.inputs, torch.zeros_like(TALL.held_out)))
-    assert tuned.diagnostics["edge_of_range"] == tuned.curve.edge == "stiffest"
+    assert tuned.diagnostics.edge_of_range == tuned.curve.edge == "stiffest"
     assert "the stiffest in range: the held-out data want no error bars" in " ".join(repr(tuned).split())
     assert max(map(len, repr(tuned).splitlines())) <= 79  # on a terminal of eighty columns nothing is cut
-    assert posterior.tune((TALL.inputs, TALL.held_out)).diagnostics["edge_of_range"] is None
+    assert posterior.tune((TALL.inputs, TALL.held_out)).diagnostics.edge_of_range is None

@@ -34,7 +34,7 @@ def check_same(found, expected, inputs, close=CLOSE):
     torch.testing.assert_close(one.draws, other.draws, **close)
     assert found.log_evidence.value == pytest.approx(expected.log_evidence.value, rel=1e-7)
     assert found.effective_dimension.value == pytest.approx(expected.effective_dimension.value, rel=1e-7)
-    assert found.diagnostics["observations"] == expected.diagnostics["observations"]
+    assert found.diagnostics.observations == expected.diagnostics.observations
 
 
 NOISES = {
@@ -62,7 +62,7 @@ def test_exact_numbers_become_those_of_all_data_path_by_path(name, noise):
         found_prediction, expected_prediction = found.predict(problem.inputs), expected.predict(problem.inputs)
         torch.testing.assert_close(found_prediction.epistemic_variance, expected_prediction.epistemic_variance, **CLOSE)
     check_same(found, expected, problem.inputs)
-    assert max(found.diagnostics["residuals"]) < 1e-9
+    assert max(found.diagnostics.residuals) < 1e-9
     assert found.verify(problem.inputs).relative_error < 1e-6
     torch.testing.assert_close(found.leave_one_out().mean, expected.leave_one_out().mean, **CLOSE)
 
@@ -88,7 +88,7 @@ def test_one_datum_after_another_is_all_at_once():
         )
         found = found.update(more)
     check_same(found, lw.infer(both, prior=lw.Isotropic(0.7), draws=5), problem.inputs)
-    assert found.diagnostics["updates"] == len(problem.targets) - 10
+    assert found.diagnostics.updates == len(problem.targets) - 10
 
 
 def test_retuned_it_has_the_precisions_of_all_data():
@@ -98,9 +98,9 @@ def test_retuned_it_has_the_precisions_of_all_data():
     expected = lw.infer(both, prior=lw.Isotropic(), draws=5)
     assert float(found.prior.precision) == pytest.approx(float(expected.prior.precision), rel=1e-4)
     assert float(found.likelihood.noise_std) == pytest.approx(float(expected.likelihood.noise_std), rel=1e-4)
-    assert found.diagnostics["tuned_by"] == "evidence"
+    assert found.diagnostics.tuned_by == "evidence"
     kept = lw.infer(first, prior=lw.Isotropic(), draws=5).update(second)
-    assert kept.diagnostics["tuned_by"] == "evidence, before the update"
+    assert kept.diagnostics.tuned_by == "evidence, before the update"
 
 
 @pytest.mark.parametrize("method", [lw.Krylov(rtol=1e-6), lw.CG(rtol=1e-10)], ids=["krylov", "cg"])
@@ -124,8 +124,8 @@ def test_conjugate_gradients_start_from_where_they_were():
     some = lw.infer(lw.LinearModel(x[:396], y[:396], lw.Gaussian(1.0)), prior=prior, method=method, draws=4)
     fresh = lw.infer(lw.LinearModel(x, y, lw.Gaussian(1.0)), prior=prior, method=method, draws=4)
     found = some.update((x[396:], y[396:]))
-    assert found.diagnostics["data_passes"] < fresh.diagnostics["data_passes"]
-    assert max(found.diagnostics["residuals"]) < 1e-4
+    assert found.diagnostics.data_passes < fresh.diagnostics.data_passes
+    assert max(found.diagnostics.residuals) < 1e-4
 
 
 def network(outputs: int) -> nn.Module:
@@ -165,7 +165,7 @@ def test_networks_become_those_of_all_data(kind, cut, method):
 def test_the_mode_of_labels_starts_from_the_one_before():
     model, x, y, likelihood = of_network("classes")
     some = lw.fit(model, (x[:22], y[:22]), likelihood, prior=lw.Isotropic(2.0))
-    assert some.update((x[22:], y[22:])).diagnostics["mode_steps"] < some.diagnostics["mode_steps"]
+    assert some.update((x[22:], y[22:])).diagnostics.mode_steps < some.diagnostics.mode_steps
 
 
 @pytest.mark.parametrize("kind", ["numbers", "classes"])

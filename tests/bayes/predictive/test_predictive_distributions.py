@@ -9,9 +9,8 @@ import torch
 import lapwing as lw
 from lapwing.bayes.likelihoods import Bernoulli, HeteroscedasticGaussian, Poisson, likelihood
 from lapwing.bayes.likelihoods.poisson import LogNormalPoisson, poisson_entropy
-from lapwing.bayes.outputs.spread import Spread
-from lapwing.bayes.predictive import Labels, Prediction
-from lapwing.bayes.predictive.probabilities import probabilities
+from lapwing.bayes.likelihoods.spread import Spread
+from lapwing.bayes.predictive import Observation, Prediction
 
 MEANS, VARIANCES = (-1.5, 0.3, 4.0), (1e-4, 0.4, 6.0)
 
@@ -36,7 +35,7 @@ def predicted(of, mean: torch.Tensor, covariance: torch.Tensor, link: str | None
     spread = Spread(covariance.diagonal(dim1=1, dim2=2), covariance, seed=3)
     return Prediction(
         of.observed(mean), of.observed(spread.variance), of.observed(2 * spread.variance),
-        of.noise_variance(mean, spread), draws=draws, labels=Labels(of, link or of.links[0], spread, 1.0, mean), seed=1,
+        Observation(of, link or of.links[0], spread, mean), draws=draws, seed=1,
     )  # fmt: skip
 
 
@@ -44,7 +43,7 @@ def predicted(of, mean: torch.Tensor, covariance: torch.Tensor, link: str | None
 @pytest.mark.parametrize("mean", [-6.0, 0.4, 3.0])
 def test_bernoulli_quadrature_equals_scipys(mean, variance):
     spread = Spread(doubles(variance), None)
-    ours = float(probabilities(Bernoulli(), "quadrature", doubles(mean), spread))
+    ours = float(Bernoulli().probabilities(Bernoulli().checked_link("quadrature"), doubles(mean), spread))
     expected = integral(lambda f: 1 / (1 + np.exp(-f)), mean, variance**0.5, at=(0.0,))
     assert ours == pytest.approx(expected, rel=1e-9)
 
@@ -150,7 +149,7 @@ def test_predictions_of_counts():
     assert bool((inside > 0.9 - 3 * (0.09 / 4000) ** 0.5).all())  # counts are discrete: at least the level
     z = (prediction.samples.mean(0) - prediction.expectation) / (prediction.distribution.variance / 4000).sqrt()
     assert float(z.abs().max()) < 4
-    assert list(prediction.to_frame().columns[:3]) == ["mean_0", "epistemic_std_0", "novelty_0"]
+    assert list(prediction.to_frame().columns) == ["mean_0", "epistemic_std_0", "mean_1", "epistemic_std_1", "novelty"]
     torch.testing.assert_close(prediction.variance, variance)
     for wrong, message in (("aleatoric_variance", "logarithms of rates"), ("probs", "no classes")):
         with pytest.raises(ValueError, match=message):
@@ -206,7 +205,7 @@ def test_variances_interval_and_entropy_under_mean_and_variance_heads():
     assert float(prediction.entropy) == pytest.approx(entropy, abs=1e-6)
     within = 0.5 * np.log(2 * np.pi * np.e) - 0.45  # ½ log 2πe + ½ E[s]
     assert float(prediction.mutual_information) == pytest.approx(entropy - within, abs=1e-6)
-    assert list(prediction.to_frame().columns) == ["mean", "std", "epistemic_std", "lower_90", "upper_90"]
+    assert list(prediction.to_frame().columns) == ["mean", "std", "epistemic_std", "lower_90", "upper_90", "novelty"]
     with pytest.raises(ValueError, match="no classes"):
         _ = prediction.probs
 
@@ -299,7 +298,7 @@ def test_what_a_likelihood_of_your_own_does_not_know_it_says():
         prediction.interval(0.9)
     with pytest.raises(ValueError, match="not valid under this likelihood"):
         prediction.log_prob(doubles(-1.0).reshape(1, 1))
-    assert list(prediction.to_frame().columns) == ["mean_0", "epistemic_std_0", "novelty_0"]
+    assert list(prediction.to_frame().columns) == ["mean_0", "epistemic_std_0", "novelty"]
 
 
 def test_class_labels_have_no_expectation():

@@ -134,3 +134,12 @@ def test_diagnostics_say_what_was_done(posterior):
     balanced = fit(mlp(), regression(), Gaussian(0.3), temperature=variational.Balanced(0.1), epochs=1, progress=False)
     assert balanced.diagnostics["temperature_from"] == "η = τ p / N = 0.1 · 30 / 5 = 0.6"
     assert balanced.diagnostics["divergence_per_unit"] == pytest.approx(balanced.divergence / 5)
+
+
+def test_files_name_their_likelihood_as_older_ones_did():
+    from lapwing.bayes.likelihoods import restored
+    from lapwing.families.variational.posterior import _described
+
+    assert restored(_described({"likelihood": "Gaussian", "noise_std": 0.5})).noise_std == 0.5
+    assert restored(_described({"likelihood": "Categorical", "noise_std": None})).dim == -1
+    assert restored(_described({"likelihood": {"name": "Categorical", "dim": 1, "ignore_index": 0}})).dim == 1

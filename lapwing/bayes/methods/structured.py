@@ -1,0 +1,607 @@
+"""Posteriors by a structured curvature (diagonal, Kronecker, low rank) in place of the Gauss-Newton matrix.
+
+The structure stands for the covariance, the effective dimension and the Occam factor, at any precision and without
+the data. Mode and fit are those of the linear model itself (recommendation 1 of Antorán et al. 2022) or, by choice,
+those of the network's own weights, whose evidence is known to give precisions that are too small.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from copy import copy
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, ClassVar, Literal, final
+
+import torch
+from torch import Tensor
+
+from lapwing.bayes import evidence
+from lapwing.bayes.diagnostics import Diagnostics
+from lapwing.bayes.evidence import Moments, Precisions, Problem, grouped
+from lapwing.bayes.evidence.indefinite import check_positive, min_stiffening
+from lapwing.bayes.fits import (
+    Fit,
+    LaplaceAtPoint,
+    ModeSearch,
+    NetworkWeights,
+    Packed,
+    check_not_interpolating,
+    fit_of,
+)
+from lapwing.bayes.likelihoods import GaussianSurrogate
+from lapwing.bayes.linear_model import LinearModel
+from lapwing.bayes.methods.interface import FileContext, Method, Run, WhitenedPosterior
+from lapwing.bayes.methods.packing import (
+    LARGEST,
+    named,
+    pack_curvature,
+    pack_statistics,
+    prefixed,
+    unpack_curvature,
+    unpack_fit,
+    unpack_statistics,
+)
+from lapwing.bayes.methods.storing import in_double, stored
+from lapwing.bayes.noise import DATA, Noise
+from lapwing.bayes.priors import DiagonalPrior, Prior, per_weight
+from lapwing.bayes.statistics import LOWEST_RATIO, Eigenbasis, Statistics, Whitened, in_units, summarise, whiten
+from lapwing.linalg import operators
+from lapwing.linalg.curvature import Curvature
+from lapwing.linalg.operators import LinearOperator, check_adjoint
+from lapwing.linalg.solvers import CG, Preconditioner
+from lapwing.linalg.spectral import Spectrum
+from lapwing.linalg.truncated import leading, truncated
+
+EvidenceAt = Literal["mode", "weights"]
+DIRECT_SIZE = 4000  # up to this smaller side the modes of all precisions come from one decomposition
+EPS = torch.finfo(torch.float64).eps
+
+
+class Structure(Method):
+    """A structured curvature in place of the Gauss-Newton matrix.
+
+    `evidence_at` says where the evidence is taken: at the mode of the linear model, or at the network's own weights,
+    for which no mode is found and whose precisions are known to be too small. Left out it is the mode, and the weights
+    where precisions are tuned on held-out data, which need neither.
+    """
+
+    evidence_at: EvidenceAt | None
+    takes_no_draws = True
+    by_layer: ClassVar[bool] = True  # whether it is made from the layers of a network, not from products
+
+    @abstractmethod
+    def curvature(
+        self, model: LinearModel, rows: GaussianSurrogate, prior: DiagonalPrior, seed: int
+    ) -> tuple[Curvature, dict[str, Any]]:
+        """The curvature at unit noise, with the prior's scale as it can hold it, and what diagnostics say of it."""
+
+    def at_weights(self) -> Structure:
+        """The same with its evidence at the network's own weights."""
+        found = copy(self)
+        object.__setattr__(found, "evidence_at", "weights")
+        return found
+
+    def check(self, model: LinearModel, prior: Prior) -> None:  # noqa: ARG002
+        """Refuse a design matrix, and several noises."""
+        if model.structure is None:
+            raise ValueError(
+                f"{self!r} needs a network with layers, and this linear model is of a design matrix: use "
+                "LowRank(rank) or Exact(), or linearise a network"
+            )
+        if model.noise_groups > 1:
+            raise ValueError(
+                f"{self!r} serves one noise for all outputs, and one per output is to be tuned: give their noise_std, "
+                "or use Exact()"
+            )
+
+    def solve(self, model: LinearModel, prior: Prior, run: Run) -> StructuredPosterior:
+        """By the structure, its precisions at the maximum of the evidence."""
+        place = self._place(model, run)
+        if not (self.by_layer and place == "weights"):  # then products are needed, and must belong together
+            check_adjoint(model.features, generator=torch.Generator().manual_seed(0))
+        if place == "mode" and prior.tuned and run.tuning.by_evidence:
+            check_not_interpolating(model)
+        on = run.prior_on(prior, model)
+        rows = _rows(model, on)
+        run.report(f"making the curvature by {self!r}")
+        curvature, told = self.curvature(model, rows, on, run.noise.seed)
+        _check_not_zero(curvature)
+        scale = torch.where(curvature.scale > 0, curvature.scale, on.scale)
+        moved = float((scale / on.scale).log().abs().max().exp())  # to fit into Kronecker products
+        on = replace(on, scale=scale)
+        fit = _fit(model, rows, on, curvature, place, run)
+        unit = torch.ones(1, dtype=torch.float64)
+        known = StructuredPosterior(
+            curvature, fit, on, unit, float(rows.counts.sum()), rows.log_weight, run.noise.seed, run.draws
+        )
+        return self._tuned(known, model, prior, run, {**told, "evidence_at": place, "prior_scale_moved": moved})
+
+    def _place(self, model: LinearModel, run: Run) -> EvidenceAt:
+        if self.evidence_at not in (None, "mode", "weights"):
+            raise ValueError(f"evidence_at is {self.evidence_at!r}, expected 'mode' or 'weights'")
+        if self.evidence_at is not None:
+            return self.evidence_at
+        return "weights" if not run.tuning.by_evidence and model.point is not None else "mode"
+
+    def _tuned(
+        self, known: StructuredPosterior, model: LinearModel, prior: Prior, run: Run, told: dict[str, Any]
+    ) -> StructuredPosterior:
+        """At its precisions; the noise of a mode that fits every target has to be kept from running to zero.
+
+        It runs where the structure leaves out what that fit takes, as few eigenpairs do.
+        """
+        run.report("maximising the evidence")
+        problem, of = known.problem(run), model.likelihood
+        optimum = run.optimum(problem, prior, of, Precisions(known.prior.precision, known.noise_precision))
+        found = known.at(replace(known.prior, precision=optimum.at.prior), optimum.at.noise)
+        check_positive(_basis(found.curvature, found.prior, found.noise_precision).values, found.prior)
+        lowest = problem.lowest_noise_ratio * problem.largest
+        finite = optimum.at.prior[optimum.at.prior.isfinite()]
+        bounded = (
+            of.tunes_noise
+            and len(finite) > 0
+            and bool((optimum.at.noise >= 0.999 * finite.min() / max(lowest, 1e-300)).any())
+        )
+        own = {name: told.pop(name) for name in SAID if name in told}
+        diagnostics = replace(
+            run.described(model, found.prior, optimum), method=repr(self), data_passes=own.pop("data_passes", 1),
+            converged=optimum.converged and not bounded, noise_at_floor=bounded, structure=told, **own,
+        )  # fmt: skip
+        return replace(found, diagnostics=diagnostics)
+
+
+SAID = (
+    "data_passes", "evidence_at", "prior_scale_moved", "rank", "largest_left_out", "largest_residual", "limited_by",
+)  # fmt: skip
+
+
+class Layered(Structure):
+    """A structure that a network makes of its layers."""
+
+    @abstractmethod
+    def made_of(self, network: Any, scale: Tensor | None, seed: int) -> Any:
+        """The structure, from what a network can make of itself: see `lapwing.network.kfac.Structures`."""
+
+    def curvature(
+        self, model: LinearModel, rows: GaussianSurrogate, prior: DiagonalPrior, seed: int  # noqa: ARG002
+    ) -> tuple[Curvature, dict[str, Any]]:  # fmt: skip
+        assert model.structure is not None
+        found = self.made_of(model.structure, prior.scale, seed)
+        return found.curvature, dict(found.diagnostics)
+
+
+@final
+@dataclass(frozen=True)
+class Diagonal(Layered):
+    """The diagonal of the Gauss-Newton matrix: exact, or from `probes` random combinations of every datum's outputs.
+
+    >>> import torch, lapwing as lw
+    >>> model, x, y = torch.nn.Linear(2, 1).double().eval(), torch.eye(2).double(), torch.ones(2, 1).double()
+    >>> lw.fit(model, (x, y), lw.Gaussian(0.5), prior=lw.Isotropic(1.0), method=Diagonal()).covariance.diagonal()
+    tensor([0.2000, 0.2000, 0.1111], dtype=torch.float64)
+    """
+
+    probes: int | None = None
+    evidence_at: EvidenceAt | None = None
+
+    def __post_init__(self) -> None:
+        _check_probes(self.probes)
+
+    def made_of(self, network: Any, scale: Tensor | None, seed: int) -> Any:
+        return network.diagonal(self.probes, scale, seed)
+
+
+@final
+@dataclass(frozen=True)
+class KFAC(Layered):
+    """A Kronecker product for every layer, its eigenvalues added to the prior's precision exactly.
+
+    `sharing` says how weights used at several positions are treated (see `lapwing.network.kfac.factorise`), `probes`
+    how many random combinations of the outputs are pulled back in place of all of them. Normalisation layers and
+    parameters of no known layer get their exact block where it is small, else a diagonal: `diagnostics.structure` says
+    which. A prior's scale is brought to the nearest that a Kronecker product can hold.
+
+    >>> import torch, lapwing as lw
+    >>> model = torch.nn.Sequential(torch.nn.Linear(2, 5), torch.nn.LayerNorm(5), torch.nn.Linear(5, 3)).eval()
+    >>> x, y = torch.randn(9, 2, generator=torch.Generator().manual_seed(0)), torch.arange(9) % 3
+    >>> posterior = lw.fit(model, (x, y), lw.Categorical(), prior=lw.Isotropic(1.0), method=KFAC())
+    >>> posterior.diagnostics.structure["blocks"]
+    {'kronecker': ['0', '2'], 'exact': ['1'], 'diagonal': []}
+    """
+
+    sharing: Literal["expand", "reduce"] = "expand"
+    probes: int | None = None
+    evidence_at: EvidenceAt | None = None
+
+    def __post_init__(self) -> None:
+        _check_sharing(self.sharing)
+        _check_probes(self.probes)
+
+    def made_of(self, network: Any, scale: Tensor | None, seed: int) -> Any:
+        return network.kronecker(self.sharing, self.probes, scale, seed)
+
+
+@final
+@dataclass(frozen=True)
+class EKFAC(Layered):
+    """The eigenvectors of `KFAC` with exact second moments along them: a second pass over the data.
+
+    >>> import torch, lapwing as lw
+    >>> model, x, y = torch.nn.Linear(2, 1).double().eval(), torch.eye(2).double(), torch.ones(2, 1).double()
+    >>> lw.fit(model, (x, y), lw.Gaussian(0.5), prior=lw.Isotropic(1.0), method=EKFAC()).effective_dimension
+    1.72308
+    """
+
+    sharing: Literal["expand", "reduce"] = "expand"
+    evidence_at: EvidenceAt | None = None
+
+    def __post_init__(self) -> None:
+        _check_sharing(self.sharing)
+
+    def made_of(self, network: Any, scale: Tensor | None, seed: int) -> Any:
+        return network.eigencorrected(self.sharing, scale, seed)
+
+
+@final
+@dataclass(frozen=True)
+class Hessian(Layered):
+    """The true Hessian of −log p in the weights, dense, in place of the Gauss-Newton matrix: for small networks.
+
+    It adds the curvature of the network itself, so it can be indefinite; a precision that does not make up for that is
+    refused. Mode and evidence are those of the network's own weights, as in Laplace's approximation of MacKay (1992).
+
+    >>> import torch, lapwing as lw
+    >>> model, x, y = torch.nn.Linear(2, 1).double().eval(), torch.eye(2).double(), torch.ones(2, 1).double()
+    >>> lw.fit(model, (x, y), lw.Gaussian(0.5), prior=lw.Isotropic(1.0), method=Hessian()).covariance[0]
+    tensor([ 0.4462,  0.2462, -0.3077], dtype=torch.float64)
+    """
+
+    evidence_at: EvidenceAt | None = "weights"
+
+    def made_of(self, network: Any, scale: Tensor | None, seed: int) -> Any:  # noqa: ARG002
+        return network.hessian(scale)
+
+
+@final
+@dataclass(frozen=True)
+class EmpiricalFisher(Layered):
+    """Σ over data of ∇log p ∇log pᵀ, dense, in place of the Gauss-Newton matrix: for comparison.
+
+    It knows the residuals and not the noise: where the network fits its data exactly it is zero, so do not expect error
+    bars of the right size (Kunstner et al. 2019).
+
+    >>> import torch, lapwing as lw
+    >>> model, x, y = torch.nn.Linear(2, 1).double().eval(), torch.eye(2).double(), torch.ones(2, 1).double()
+    >>> lw.fit(model, (x, y), lw.Gaussian(0.5), prior=lw.Isotropic(1.0), method=EmpiricalFisher()).covariance.shape
+    torch.Size([3, 3])
+    """
+
+    evidence_at: EvidenceAt | None = "weights"
+
+    def made_of(self, network: Any, scale: Tensor | None, seed: int) -> Any:  # noqa: ARG002
+        return network.empirical_fisher(scale)
+
+
+@final
+@dataclass(frozen=True)
+class LowRank(Structure):
+    """The `rank` leading eigenpairs of the Gauss-Newton matrix, to a relative residual of `rtol`; else the prior.
+
+    For any linear model. A rank below the number of observations is no judge of the noise: the mode can fit what the
+    Occam factor has not paid for (`diagnostics.noise_at_floor`).
+
+    >>> import lapwing as lw
+    >>> model = lw.LinearModel([[3.0, 0.0], [0.0, 1.0]], [1.0, 2.0], lw.Gaussian(1.0))
+    >>> lw.infer(model, prior=lw.Isotropic(1.0), method=LowRank(1)).covariance.diagonal()
+    tensor([0.1000, 1.0000], dtype=torch.float64)
+    """
+
+    rank: int
+    rtol: float = 1e-3
+    evidence_at: EvidenceAt | None = None
+    by_layer = False
+
+    def __post_init__(self) -> None:
+        if self.rank < 1 or not 0 < self.rtol < 1:
+            raise ValueError(f"rank is {self.rank} and rtol {self.rtol}, expected rank ≥ 1 and 0 < rtol < 1")
+
+    def check(self, model: LinearModel, prior: Prior) -> None:
+        """Any linear model will do."""
+
+    def curvature(
+        self, model: LinearModel, rows: GaussianSurrogate, prior: DiagonalPrior, seed: int
+    ) -> tuple[Curvature, dict[str, Any]]:
+        """The leading eigenpairs, the prior outside their span."""
+        features = rows.features if model.point is None else in_double(rows.features)
+        scaled = in_units(features, prior.scale)
+        found = leading(scaled, self.rank, generator=torch.Generator().manual_seed(seed), rtol=self.rtol)
+        told = {
+            "rank": len(found.values), "largest_left_out": found.dropped, "data_passes": found.passes,
+            "largest_residual": float(found.residuals.max()) if len(found.values) else 0.0,
+            "limited_by": found.limited_by,
+        }  # fmt: skip
+        return truncated(found, prior.scale), told
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class StructuredPosterior(WhitenedPosterior):
+    """What a structure knows of the data: the covariance at every precision, and the fit by which it is tuned."""
+
+    curvature: Curvature  # M at unit noise, with the prior's scale
+    fit: Fit
+    prior: DiagonalPrior
+    noise_precision: Tensor
+    count: float  # observations; none where the fit is a log probability
+    log_weight: float
+    seed: int
+    draws: int
+    diagnostics: Diagnostics = field(default_factory=Diagnostics)
+    kind = "structure"
+
+    def at(self, prior: DiagonalPrior, noise_precision: Tensor) -> StructuredPosterior:
+        fit = self.fit.at(prior, noise_precision, lambda: self._preconditioner(prior, noise_precision))
+        found = replace(self, fit=fit, prior=prior, noise_precision=noise_precision)
+        if min_stiffening(self.curvature.ratios(1.0)) > 0:
+            check_positive(_basis(self.curvature, prior, noise_precision).values, prior)
+        return found
+
+    def _preconditioner(self, prior: DiagonalPrior, noise_precision: Tensor) -> Preconditioner:
+        return Nearby(_basis(self.curvature, prior, noise_precision))
+
+    @cached_property
+    def whitened(self) -> Whitened:
+        """The posterior at these precisions, around zero.
+
+        With V complete, Vᵀz = (Vᵀθ̃ + √k ζ) / (1 + k) for standard normals ζ has variance 1 / (1 + k): draws follow the
+        precision smoothly, as those that are made from the data do. Where a Hessian has k < 0 they are stretched.
+        """
+        basis = _basis(self.curvature, self.prior, self.noise_precision)
+        check_positive(basis.values, self.prior)
+        k = basis.values.double()
+        known = Statistics(
+            basis=Eigenbasis(basis), values=k, targets=torch.zeros_like(k), remainder=0.0,
+            noise=Noise(self.seed, DATA).rows(0, len(k), self.draws),
+            prior_noise=k.abs().sqrt()[:, None] * basis.coordinates(self.prior_noise.mT).mT,
+            density=torch.ones_like(k), count=self.count,
+            log_weight=self.log_weight + 0.5 * self.count * float(self.noise_precision.log()),
+        )  # fmt: skip
+        return Whitened(self.prior.std, known)
+
+    def problem(self, run: Run | None = None) -> Problem:
+        return self.fit.problem(self._curvature_problem(), None if run is None else run.report)
+
+    def _curvature_problem(self) -> Problem:
+        k = self.curvature.ratios(1.0)
+        values = k[k > 1e-10 * k.max()]
+        return Problem(
+            moments=self._moments, counts=torch.tensor([self.count], dtype=torch.float64), sizes=self.prior.sizes,
+            log_weight=self.log_weight, largest=float(k.max()), one_by_one=True, points=19,
+            positive_from=min_stiffening(k), middle=float(values.median()), lowest_noise_ratio=LOWEST_RATIO,
+        )  # fmt: skip
+
+    def _moments(self, at: Precisions) -> Moments:
+        """What the structure has of the evidence at any precisions of the prior's groups."""
+        groups, group_of = len(self.prior.precision), self.prior.group_of
+        scaled = self.curvature.times(float(at.noise))
+        precision = per_weight(at.prior, group_of)
+        k = scaled.ratios(precision).double()
+        total = (k / (1 + k)).sum().reshape(1)
+        determined = total if groups == 1 else grouped(scaled.determined(precision).double(), group_of, groups)
+        return Moments(torch.zeros_like(total), torch.zeros_like(at.prior), determined, total, k.log1p().sum())
+
+    def curvature_in_multiples(self) -> Problem:
+        def moments(at: Precisions) -> Moments:
+            found = self._moments(Precisions(self.prior.precision * at.prior, self.noise_precision * at.noise))
+            return replace(found, weights=torch.zeros_like(found.leverage), determined=found.leverage)
+
+        noise = float(self.noise_precision)
+        k = self.curvature.times(noise).ratios(per_weight(self.prior.precision, self.prior.group_of))
+        return Problem(
+            moments=moments, counts=torch.tensor([self.count], dtype=torch.float64),
+            sizes=self.prior.sizes.sum().reshape(1),
+            log_weight=self.log_weight + 0.5 * self.count * float(self.noise_precision.log()),
+            largest=float(k.max()), one_by_one=True, positive_from=min_stiffening(k),
+        )  # fmt: skip
+
+    def check_leverages(self, *, linear: bool) -> None:
+        """Leverages at the network's own outputs are rough, but known; those at the mode would need the data."""
+        if not linear and self.count == 0:  # labels
+            return
+        raise ValueError(
+            "leave_one_out() needs the leverages of method=Exact(): a structure approximates them too coarsely"
+        )
+
+    def check_changeable(self) -> None:
+        raise ValueError(
+            "a structured posterior (Diagonal, KFAC, EKFAC, LowRank) is not a sum over data that more could be added "
+            "to: fit it again on all of them; a prior with the precision found here saves the search"
+        )
+
+    @property
+    def has_residuals(self) -> bool:
+        return False
+
+    def pack(self) -> Packed | None:
+        packed = pack_curvature(self.curvature)
+        if packed is None:
+            return None
+        plain, tensors = packed
+        told, fitted = self.fit.pack()
+        kept = {"curvature": plain, "count": self.count, "log_weight": self.log_weight, "fit": told}
+        return kept, {**tensors, **prefixed("fit", fitted)}
+
+    @classmethod
+    def unpack(cls, plain: dict[str, Any], tensors: dict[str, Tensor], context: FileContext) -> StructuredPosterior:
+        fit = unpack_fit(plain["fit"], named(tensors, "fit."), context)
+        return cls(
+            unpack_curvature(plain["curvature"], tensors), fit, context.prior, context.noise_precision,
+            plain["count"], plain["log_weight"], context.seed, context.deviations.shape[1], context.diagnostics,
+        )  # fmt: skip
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class DecomposedFit(Fit):
+    """Means of a Gaussian model from one decomposition of its features, beside a structure for its covariance."""
+
+    rows: GaussianSurrogate | None  # None in a file
+    statistics: tuple[Statistics, ...]
+    prior: DiagonalPrior
+    noise_precision: Tensor
+    moments: Callable[[Precisions], Moments] = field(repr=False)
+    kind = "statistics"
+    is_closed_form = True
+
+    @staticmethod
+    def of(rows: GaussianSurrogate | None, known: tuple[Statistics, ...], prior: DiagonalPrior) -> DecomposedFit:
+        """At the precisions of the prior, and unit noise."""
+        unit = torch.ones(1, dtype=torch.float64)
+        return DecomposedFit(rows, known, prior, unit, evidence.problem(known, prior).moments)
+
+    @property
+    def surrogate(self) -> GaussianSurrogate:
+        if self.rows is None:
+            raise ValueError("the rows of this posterior are not in the file that it was loaded from: fit it again")
+        return self.rows
+
+    def at(
+        self, prior: DiagonalPrior, noise_precision: Tensor,
+        preconditioner: Callable[[], Preconditioner | None] = lambda: None,  # noqa: ARG002
+    ) -> DecomposedFit:  # fmt: skip
+        return replace(self, prior=prior, noise_precision=noise_precision)
+
+    def mean(self, own: Callable[[], Tensor]) -> Tensor:  # noqa: ARG002
+        nothing = torch.zeros(len(self.prior.scale), 0, dtype=torch.float64)
+        return whiten(self.statistics, self.prior, self.noise_precision, nothing).mean
+
+    def fitted(self, at: Precisions) -> tuple[Tensor, Tensor]:
+        found = self.moments(at)
+        return found.residual, found.weights
+
+    def pack(self) -> Packed:
+        packed = pack_statistics(self.statistics, len(self.prior.scale), LARGEST)
+        if packed is None:
+            return {"kind": "lost", "weights": len(self.prior.scale)}, {}
+        return {"kind": self.kind, "statistics": packed[0]}, packed[1]
+
+    @staticmethod
+    def unpack(plain: dict[str, Any], tensors: dict[str, Tensor], context: FileContext) -> DecomposedFit:
+        """The fit of a file."""
+        known = unpack_statistics(plain["statistics"], tensors, context.seed)
+        fit = DecomposedFit.of(None, known, context.prior)
+        return replace(fit, noise_precision=context.noise_precision)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class IteratedFit(Fit):
+    """Means of a Gaussian model by conjugate gradients, the structure as their preconditioner."""
+
+    rows: GaussianSurrogate
+    curvature: Curvature
+    prior: DiagonalPrior
+    noise_precision: Tensor
+    kind = "lost"  # in a file, which has no data
+
+    @property
+    def surrogate(self) -> GaussianSurrogate:
+        return self.rows
+
+    @property
+    def features(self) -> LinearOperator:  # (rows, d)
+        """With the prior's scale."""
+        return in_units(self.rows.features, self.prior.scale)
+
+    def at(
+        self, prior: DiagonalPrior, noise_precision: Tensor,
+        preconditioner: Callable[[], Preconditioner | None] = lambda: None,  # noqa: ARG002
+    ) -> IteratedFit:  # fmt: skip
+        return replace(self, prior=prior, noise_precision=noise_precision)
+
+    def mean(self, own: Callable[[], Tensor]) -> Tensor:  # noqa: ARG002
+        return self.prior.std * self._solved(Precisions(self.prior.precision, self.noise_precision))
+
+    def fitted(self, at: Precisions) -> tuple[Tensor, Tensor]:
+        weights = at.prior.rsqrt()[self.prior.group_of] * self._solved(at)
+        images = (self.features @ weights.to(self.features.like)).double()
+        energies = grouped(weights.square(), self.prior.group_of, len(self.prior.precision))
+        return (self.rows.targets - images).square().sum().reshape(1), energies
+
+    def _solved(self, at: Precisions) -> Tensor:  # (d,), in units of the prior's standard deviations
+        like, root = self.features.like, float(at.noise.sqrt())
+        units = operators.Diagonal(root * at.prior.rsqrt()[self.prior.group_of].to(like))
+        whitened = self.features @ units
+        near = Nearby(_basis(self.curvature, replace(self.prior, precision=at.prior), at.noise))
+        rtol = 1e-9 if like.dtype == torch.float64 else 1e-5
+        system = operators.Diagonal(torch.ones_like(units.diagonal)) + whitened.T @ whitened
+        right = whitened.rmatmat(root * self.rows.targets[:, None].to(like))
+        return CG(rtol, 10_000, near).solve(system, right).checked()[:, 0].double()
+
+    def pack(self) -> Packed:
+        return {"kind": self.kind, "weights": len(self.prior.scale)}, {}
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Nearby:
+    """A structure as preconditioner of I + WᵀW: I − V diag(k / (1 + k)) Vᵀ."""
+
+    spectrum: Spectrum
+
+    def solve(self, x: Tensor) -> Tensor:
+        """The approximate inverse times a block of columns."""
+        shrunk = (self.spectrum.values / (1 + self.spectrum.values))[:, None]
+        return x - self.spectrum.expand(shrunk * self.spectrum.coordinates(x.mT).mT).to(x)
+
+
+def _basis(curvature: Curvature, prior: DiagonalPrior, noise_precision: Tensor) -> Spectrum:
+    """The structure in units of prior and noise."""
+    return curvature.times(float(noise_precision)).whitened(per_weight(prior.precision, prior.group_of))
+
+
+def _rows(model: LinearModel, prior: DiagonalPrior) -> GaussianSurrogate:
+    """The Gaussian model that is approximated: its curvature at the network's outputs, or at a linear model's mode."""
+    if model.point is None:
+        return fit_of(model, prior).surrogate
+    return model.surrogate(model.outputs_at_point())
+
+
+def _fit(
+    model: LinearModel, rows: GaussianSurrogate, prior: DiagonalPrior, curvature: Curvature, place: EvidenceAt, run: Run
+) -> Fit:
+    """Where the evidence is taken, and the mean."""
+    if place == "weights":
+        return NetworkWeights.of(model, prior)
+    many = model.features.rows_are_costly
+    if not model.likelihood.constant_curvature:
+        search = ModeSearch.of(model if many else stored(model, run.report), prior)
+        return LaplaceAtPoint(search, rows, prior)
+    run.report("finding the modes of the linear model")
+    if model.point is not None and not many:
+        rows = replace(model, features=in_double(model.features)).surrogate()
+    if min(rows.features.shape) <= DIRECT_SIZE:
+        known = summarise(rows, prior, side=None, noise=run.noise, draws=0)
+        return DecomposedFit.of(rows, known, prior)
+    return IteratedFit(rows, curvature, prior, torch.ones(1, dtype=torch.float64))
+
+
+def _check_not_zero(curvature: Curvature) -> None:
+    k = curvature.ratios(1.0)
+    if not len(k) or not bool(k.max() > 0):
+        raise ValueError(
+            "the curvature is zero: the outputs do not depend on these weights, or the labels are certain everywhere; "
+            "select other weights, or give more data"
+        )
+
+
+def _check_sharing(sharing: str) -> None:
+    if sharing not in ("expand", "reduce"):
+        raise ValueError(f"sharing is {sharing!r}, expected 'expand' or 'reduce'")
+
+
+def _check_probes(probes: int | None) -> None:
+    if probes is not None and probes < 1:
+        raise ValueError(f"probes is {probes}, expected at least 1, or None for all outputs")

@@ -1,1 +1,0 @@
-"""Gaussian outputs at some inputs: how uncertain they are, and averages over them."""

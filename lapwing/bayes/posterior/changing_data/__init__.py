@@ -1,1 +1,0 @@
-"""A posterior with more training data, or without some: no starting over."""

@@ -1,0 +1,123 @@
+"""Precision and noise over a whole curve: by evidence, or by the density of held-out data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal, final
+
+import numpy as np
+import scipy.optimize
+import torch
+from torch import Tensor
+
+from lapwing.bayes.evidence import Precisions, Problem, at_ratios, objectives
+from lapwing.bayes.evidence.indefinite import first_peak
+
+POINTS = 81
+LABEL_POINTS = 41  # where every point takes probabilities
+MODE_POINTS = 21  # where every point takes a mode
+SOLVED_POINTS = 9  # where every point takes a solve
+
+Density = Callable[[float], tuple[float, float]]  # of a ratio of old to new precision: score, noise multiple
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """Scores over the prior precision, with the noise precision used at each; both as multiples until `scaled`."""
+
+    precision: Tensor  # (points,)
+    noise: Tensor  # (points,), multiple of the noise precision
+    log_evidence: Tensor  # (points,), NaN where it was not asked for
+    held_out: Tensor | None  # (points,), mean log predictive density of a target
+    best_precision: float
+    best_noise: float
+
+    @property
+    def edge(self) -> Literal["stiffest", "widest"] | None:
+        """The end of the range that held-out data chose, where they did: what they want lies beyond it."""
+        if self.held_out is None:
+            return None
+        best = int(self.held_out.argmax())
+        if best == 0:
+            return "widest"
+        return "stiffest" if best == len(self.held_out) - 1 else None
+
+    def scaled(self, precision: float) -> Curve:
+        """The curve in units of the prior precision itself."""
+        return replace(self, precision=self.precision * precision, best_precision=self.best_precision * precision)
+
+
+def by_evidence(problem: Problem, tune_noise: bool) -> Curve:
+    """Log evidence over multiples of the precision."""
+    problem = replace(problem, tune_noise=tune_noise)
+    points = MODE_POINTS if problem.points < MODE_POINTS else POINTS
+    start = _ones()
+
+    def score(log_ratios: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        at = at_ratios(problem, start, torch.from_numpy(np.exp(log_ratios)))
+        return objectives(problem, at).numpy(), at.noise[:, 0].numpy()
+
+    grid = _grid(problem, points)
+    scores, noise = score(grid)
+    best = int(np.argmax(scores))
+    if problem.positive_from > 0:  # the evidence grows without bound at the lower end
+        best = points - 1 - (first_peak(scores[::-1]) or 0)
+    top, at_top = _refined(lambda x: (score(np.array([x]))[0][0], score(np.array([x]))[1][0]), grid, best)
+    return Curve(
+        torch.from_numpy(np.exp(grid) * noise), torch.from_numpy(noise.copy()), torch.from_numpy(scores.copy()), None,
+        best_precision=float(np.exp(top) * at_top), best_noise=float(at_top),
+    )  # fmt: skip
+
+
+def held_out(problem: Problem, density: Density, points: int, *, with_evidence: bool) -> Curve:
+    """Held-out density over multiples of the precision; the evidence beside it where it costs nothing."""
+    grid = _grid(problem, points)
+
+    def score(x: float) -> tuple[float, float]:
+        """A point that fails costs itself, not the curve."""
+        try:
+            return density(float(np.exp(-x)))
+        except FloatingPointError:
+            return float("-inf"), 1.0
+
+    scores, noise = (np.array(part) for part in zip(*(score(x) for x in grid), strict=True))
+    if not np.isfinite(scores).any():
+        raise FloatingPointError("no precision of the curve has a posterior: the features may hold nothing but zeros")
+    evidences = np.full_like(scores, np.nan)
+    if with_evidence:
+        ratios = torch.from_numpy(np.exp(grid) * noise)
+        at = Precisions(ratios[:, None], torch.from_numpy(noise.copy())[:, None])
+        evidences = objectives(problem, at).numpy()
+    top, at_top = _refined(score, grid, int(np.argmax(scores)))
+    return Curve(
+        torch.from_numpy(np.exp(grid) * noise), torch.from_numpy(noise), torch.from_numpy(evidences.copy()),
+        torch.from_numpy(scores), best_precision=float(np.exp(top) * at_top), best_noise=float(at_top),
+    )  # fmt: skip
+
+
+def by_solving(density: Density) -> Curve:
+    """Held-out density over multiples of the precision, one posterior solved for each: a coarse grid."""
+    multiples = np.logspace(-2, 2, SOLVED_POINTS)
+    scores = torch.tensor([density(float(1 / multiple))[0] for multiple in multiples], dtype=torch.float64)
+    ones = torch.ones_like(scores)
+    best = float(multiples[int(scores.argmax())])
+    return Curve(torch.from_numpy(multiples), ones, torch.full_like(scores, torch.nan), scores, best, 1.0)
+
+
+def _grid(problem: Problem, points: int) -> np.ndarray:
+    """Logarithms of the ratios of prior to noise precision that are looked at."""
+    centre, lowest = np.log(max(problem.largest, 1.0)), np.log(max(1.001 * problem.positive_from, 1e-300))
+    return np.linspace(max(min(-12.0, centre - 23), lowest), centre + 7, points)
+
+
+def _refined(score: Callable[[float], tuple[float, float]], grid: np.ndarray, best: int) -> tuple[float, float]:
+    """The best point near the best of a grid, and the noise multiple there."""
+    low, high = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
+    found = scipy.optimize.minimize_scalar(lambda x: -score(x)[0], bounds=(low, high), method="bounded")
+    return float(found.x), score(float(found.x))[1]
+
+
+def _ones() -> Precisions:
+    return Precisions(torch.ones(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64))

@@ -1,0 +1,203 @@
+"""A posterior tuned on held-out data."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, final
+
+import numpy as np
+import scipy.optimize
+import torch
+from torch import Tensor
+
+from lapwing.bayes.likelihoods import Likelihood, Spread
+from lapwing.bayes.likelihoods.links import Link
+from lapwing.bayes.linear_model import Observed
+from lapwing.bayes.posterior import curves
+from lapwing.bayes.posterior.curves import Curve
+from lapwing.linalg.operators import LinearOperator, as_tensor
+
+if TYPE_CHECKING:
+    from lapwing.bayes.posterior.posterior import Posterior
+
+Temperature = float | Literal["tune"]
+LEAST = -1e4  # a log density below counts as this: one impossible datum must not hide what the others say
+
+
+@final
+@dataclass(frozen=True)
+class TemperatureScaling:
+    """The rival that any posterior must be compared with: the network's logits divided by one number."""
+
+    temperature: float
+    held_out: float  # mean log probability of the held-out labels at it
+    held_out_plain: float  # the same at temperature one
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """Held-out targets, and how outputs at their inputs are scored."""
+
+    likelihood: Likelihood  # with its noise
+    link: Link
+    targets: Tensor
+    shape: tuple[int, ...]  # in which the likelihood takes outputs
+    shares: Tensor  # (targets,), the part that each has in a mean
+    tunes_noise: bool
+
+    def density(self, mean: Tensor, spread: Spread, temperature: float = 1.0) -> tuple[float, float]:
+        """The mean log density of the targets, at the best multiple of noise and prior precision; and that."""
+        outputs = mean.reshape(self.shape) / temperature
+        known = spread.reshaped(self.shape).scaled(1 / temperature)
+        of, multiple = self.likelihood, 1.0
+        if self.tunes_noise:
+            multiple = of.best_noise_multiple(outputs, known, self.targets, self.shares)
+            of = of.with_variance_times(1 / multiple)
+            known = known.scaled(multiple**-0.5)
+        found = of.predictive(of.checked_link(self.link), outputs, known).log_prob(self.targets)
+        each = found.double().nan_to_num(nan=LEAST).clamp_min(LEAST).reshape(-1)
+        return float(self.shares @ each), multiple
+
+    def best_temperature(self, mean: Tensor, spread: Spread, xatol: float = 1e-5) -> tuple[float, float]:
+        """The temperature of largest density, and that density."""
+        found = scipy.optimize.minimize_scalar(
+            lambda x: -self.density(mean, spread, float(np.exp(x)))[0], bounds=(-2, 4), method="bounded",
+            options={"xatol": xatol},
+        )  # fmt: skip
+        return float(np.exp(found.x)), -float(found.fun)
+
+
+def tuned(posterior: Posterior, validation: Any, link: Link, temperature: Temperature) -> Posterior:
+    """The posterior whose precision (and noise, unless it was given) does best on held-out data."""
+    held, noise_std = _observed(posterior, validation)
+    of = posterior.likelihood
+    if not of.has_classes and temperature != 1.0:
+        raise ValueError("a temperature is for class labels: their logits are divided by it")
+    features = posterior.map.features(held.inputs)
+    point = posterior.map.point
+    if noise_std is not None:
+        of = of.with_noise_at(noise_std, as_tensor(held.targets).shape)
+    elif of.constant_curvature:
+        _check_noise(of, posterior.map.outputs)
+    outputs = None if point is None else of.as_rows(point.outputs_at(held.inputs)).double().cpu()
+    known = _held_out(posterior, of, held, link, features, outputs)
+    curve, at_temperature = _curve(posterior, known, features, held, outputs, temperature)
+    found = posterior.at_multiple(curve.best_precision, curve.best_noise, "held-out density")
+    scale = float(posterior.prior.precision[0])
+    rival = _rival(posterior, known, features, held) if of.has_classes else None
+    diagnostics = replace(
+        found.diagnostics, edge_of_range=curve.edge, link=link, validation_size=len(known.targets),
+        held_out=None if curve.held_out is None else float(curve.held_out.max()),
+        temperature_scaling=None if rival is None else asdict(rival),
+    )  # fmt: skip
+    return replace(
+        found, held_out_curve=curve.scaled(scale), link=link, temperature=at_temperature, diagnostics=diagnostics,
+        network_residual_rms=None,  # the noise is now that around the network
+    )  # fmt: skip
+
+
+def _check_noise(of: Likelihood, outputs: int | None) -> None:
+    """Refuse a noise that is known at the training data alone."""
+    like = torch.zeros((1,) if outputs is None else (1, outputs), dtype=torch.float64)
+    found = of.noise_variance(like, Spread(like, None))
+    if isinstance(found, str):
+        raise ValueError(found)
+
+
+def scale_temperature(
+    likelihood: Likelihood, outputs: Tensor, targets: Tensor, weights: Tensor | None = None
+) -> TemperatureScaling:
+    """The temperature that maximises the probability of held-out labels."""
+    count = targets.numel() if weights is None else float(weights.sum()) * (targets.numel() / weights.numel())
+
+    def score(log_temperature: float) -> float:
+        return float(likelihood.log_prob(outputs * np.exp(-log_temperature), targets, weights)) / count
+
+    found = scipy.optimize.minimize_scalar(lambda x: -score(x), bounds=(-4, 6), method="bounded")
+    return TemperatureScaling(float(np.exp(found.x)), score(found.x), score(0.0))
+
+
+def _observed(posterior: Posterior, validation: Any) -> tuple[Observed, Any]:
+    """Held-out data as the likelihood takes them, and their noise where that was given per datum."""
+    triple = isinstance(validation, tuple) and len(validation) == 3
+    point = posterior.map.point
+    if not triple and point is not None and point.read is not None:
+        return point.read(validation), None
+    inputs, targets, *given = validation
+    if given and (posterior.given.tunes_noise or not posterior.given.constant_curvature):
+        raise ValueError("validation=(inputs, targets, noise_std) is for Gaussian noise that was given per datum")
+    return Observed(inputs, as_tensor(targets)), given[0] if given else None
+
+
+def _held_out(
+    posterior: Posterior, of: Likelihood, held: Observed, link: Link, features: LinearOperator, outputs: Tensor | None
+) -> HeldOut:
+    rows = torch.Size((features.shape[0],)) if outputs is None else outputs.shape
+    if outputs is None and posterior.map.outputs is not None:
+        rows = torch.Size((features.shape[0] // posterior.map.outputs, posterior.map.outputs))
+    targets = as_tensor(held.targets).cpu()
+    shape = torch.empty(rows, device="meta").reshape(of.outputs_shape(rows, targets)).shape
+    expected = of.targets_shape(shape)
+    if targets.numel() != expected.numel():
+        raise ValueError(f"validation has {features.shape[0]} outputs and {targets.numel()} targets")
+    labels = of.checked(targets.reshape(expected), shape.numel())
+    return HeldOut(of, link, labels, tuple(shape), _shares(held.weights, labels.numel()), posterior.given.tunes_noise)
+
+
+def _curve(
+    posterior: Posterior, known: HeldOut, features: LinearOperator, held: Observed, outputs: Tensor | None,
+    temperature: Temperature,
+) -> tuple[Curve, float]:  # fmt: skip
+    """The curve over the precision, and the temperature at its best."""
+    gaussian, of = posterior.gaussian, posterior.likelihood
+    shape = known.shape if outputs is None else tuple(outputs.shape)
+    full = posterior.map.outputs is not None and of.are_linked(torch.empty(shape, device="meta"))
+    over = gaussian.over_ratio(features, shape, full=full, around=outputs)
+    if over is None:
+        return _by_solving(posterior, known, held, features, temperature)
+
+    def density(ratio: float) -> tuple[float, float]:
+        if temperature == "tune":
+            return known.best_temperature(*over(ratio), 1e-3)[1], 1.0
+        return known.density(*over(ratio), temperature)
+
+    points = curves.POINTS if of.constant_curvature else curves.LABEL_POINTS
+    cheap = gaussian.evidence_is_closed_form
+    curve = curves.held_out(gaussian.problem_in_multiples(), density, points, with_evidence=cheap)
+    if temperature != "tune":
+        return curve, temperature
+    return curve, known.best_temperature(*over(1 / curve.best_precision))[0]
+
+
+def _by_solving(
+    posterior: Posterior, known: HeldOut, held: Observed, features: LinearOperator, temperature: Temperature
+) -> tuple[Curve, float]:
+    """One posterior for every precision: where mean and spread are not known over a whole curve."""
+    if temperature == "tune":
+        raise ValueError("temperature='tune' takes a posterior by Exact() or Krylov(): CG and SGD solve one at a time")
+
+    def density(ratio: float) -> tuple[float, float]:
+        there = posterior.at_multiple(1 / ratio, 1.0)
+        centre = there.outputs_at(features, held.inputs, "network")
+        rows = there.likelihood.as_rows(centre).double().cpu()
+        found = there.uncertainty_at(features, centre).spread
+        return replace(known, tunes_noise=False).density(rows, found, temperature)
+
+    if posterior.gaussian.moves:
+        problem = posterior.gaussian.problem_in_multiples()
+        return curves.held_out(problem, density, curves.MODE_POINTS, with_evidence=False), temperature
+    return curves.by_solving(density), temperature
+
+
+def _rival(posterior: Posterior, known: HeldOut, features: LinearOperator, held: Observed) -> TemperatureScaling:
+    """Temperature scaling on the same data, of the network or of the linear model's own mean."""
+    centre = posterior.outputs_at(features, held.inputs, "network")
+    outputs = known.likelihood.as_rows(centre).double().cpu().reshape(known.shape)
+    return scale_temperature(known.likelihood, outputs, known.targets, held.weights)
+
+
+def _shares(weights: Tensor | None, count: int) -> Tensor:  # (count,)
+    """The part that each of so many targets has in a mean; `weights` are one per target or one per datum."""
+    each = torch.ones(count, dtype=torch.float64) if weights is None else weights.double().reshape(-1)
+    return (each / each.sum()).repeat_interleave(count // len(each)) * (len(each) / count)

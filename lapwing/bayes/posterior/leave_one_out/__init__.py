@@ -1,1 +1,0 @@
-"""A posterior without each of its training data, and what each does to the rest: no refitting."""
