@@ -30,9 +30,7 @@ def test_logistic_regression_covers():
 
 def test_draws_that_are_too_narrow_would_be_noticed(monkeypatch):
     wide = lw.Posterior.draws.fget
-    monkeypatch.setattr(
-        lw.Posterior, "draws", property(lambda self: self.mean + 0.4 * (wide(self) - self.mean))
-    )
+    monkeypatch.setattr(lw.Posterior, "draws", property(lambda self: self.mean + 0.4 * (wide(self) - self.mean)))
     assert calibration.measure("linear", "exact", n=11, repeats=100, seed=5)["rank_p_value"] < LEAST
 
 
