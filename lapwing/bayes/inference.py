@@ -88,10 +88,10 @@ def find(model: LinearModel, prior: Prior, method: Method, run: Run) -> Posterio
 
 
 def _inferred(model: LinearModel, prior: Prior, method: Method | None, validation: Any, run: Run) -> Posterior:
-    _check(model, prior, method, run)
     if method is None:
         method, why = choose(model, prior, run.draws)
         run = replace(run, why=why)
+    _check(model, prior, method, run)
     method.check(model, prior)
     memory = preflight(model, run.draws)
     check_fits(method, model, run.draws)
@@ -107,17 +107,16 @@ def _inferred(model: LinearModel, prior: Prior, method: Method | None, validatio
     return replace(posterior, diagnostics=replace(told, **_facts(posterior)))
 
 
-def _check(model: LinearModel, prior: Prior, method: Method | None, run: Run) -> None:
+def _check(model: LinearModel, prior: Prior, method: Method, run: Run) -> None:
     """Refuse what no method can tune, before any work."""
     free = model.likelihood.tunes_noise and model.likelihood.hyperprior is None
     if free and not bool((model.targets != 0).any()):
         raise ValueError("every target is zero, so the noise cannot be tuned: give Gaussian(noise_std=…)")
-    if run.draws == 0 and method is not None and not method.takes_no_draws:
+    if run.draws == 0 and not method.takes_no_draws:
         raise ValueError(
             f"{type(method).__name__} learns the effective dimension from its draws: ask for draws=1 or more"
         )
-    at_weights = getattr(method, "evidence_at", None) == "weights"
-    if prior.tuned and run.tuning.by_evidence and not at_weights and not model.likelihood.constant_curvature:
+    if prior.tuned and run.tuning.by_evidence and method.takes_modes:
         check_not_interpolating(model)
 
 

@@ -81,6 +81,8 @@ class Method(ABC):
     def solve(self, model: LinearModel, prior: Prior, run: Run) -> WeightPosterior:
         """The posterior over the weights, its free precisions tuned as the run says."""
 
+    takes_modes: ClassVar[bool] = True  # whether an evidence is that of modes, which data must be able to tell
+
     def check(self, model: LinearModel, prior: Prior) -> None:  # noqa: B027
         """Refuse what this method cannot do, before any work."""
 

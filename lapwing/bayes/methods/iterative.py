@@ -339,7 +339,7 @@ class SampledPosterior(WeightPosterior):
         error = worst / (2 * max(posterior.effective_dimension.value, 1e-3) ** 0.5)
         told = replace(
             diagnostics, error_bound=error, converged=diagnostics.converged and error <= ROUGH,
-            data_passes=solution.passes + QUADRATURE_STEPS + 2,
+            data_passes=solution.passes + 2,
         )  # fmt: skip
         return replace(posterior, diagnostics=told)
 
@@ -380,7 +380,11 @@ class SampledPosterior(WeightPosterior):
         return outputs.of_deviations(self.prior.std, features, shape, self.deviations, self.prior_noise, full=full)
 
     def evidence(self) -> Evidence:
-        """The log evidence here: one stochastic quadrature for its determinant."""
+        """The log evidence here, when it is first asked for: a stochastic quadrature of twenty passes."""
+        return self._evidence
+
+    @cached_property
+    def _evidence(self) -> Evidence:
         at, m = Precisions(self.prior.precision, self.noise_precision), self.found
         log_det = self.sampler.log_determinant(self.prior, self.noise_precision)
         residual, weights = m.residual, m.weights

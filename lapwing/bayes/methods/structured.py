@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal, final
@@ -27,7 +26,6 @@ from lapwing.bayes.fits import (
     ModeSearch,
     NetworkWeights,
     Packed,
-    check_not_interpolating,
     fit_of,
 )
 from lapwing.bayes.likelihoods import GaussianSurrogate
@@ -77,11 +75,14 @@ class Structure(Method):
     ) -> tuple[Curvature, dict[str, Any]]:
         """The curvature at unit noise, with the prior's scale as it can hold it, and what diagnostics say of it."""
 
+    @property
+    def takes_modes(self) -> bool:  # type: ignore[override]
+        """Unless the evidence is taken at the network's own weights."""
+        return self.evidence_at != "weights"
+
     def at_weights(self) -> Structure:
         """The same with its evidence at the network's own weights."""
-        found = copy(self)
-        object.__setattr__(found, "evidence_at", "weights")
-        return found
+        return replace(self, evidence_at="weights")  # type: ignore[type-var]
 
     def check(self, model: LinearModel, prior: Prior) -> None:  # noqa: ARG002
         """Refuse a design matrix, and several noises."""
@@ -101,8 +102,6 @@ class Structure(Method):
         place = self._place(model, run)
         if not (self.by_layer and place == "weights"):  # then products are needed, and must belong together
             check_adjoint(model.features, generator=torch.Generator().manual_seed(0))
-        if place == "mode" and prior.tuned and run.tuning.by_evidence:
-            check_not_interpolating(model)
         on = run.prior_on(prior, model)
         rows = _rows(model, on)
         run.report(f"making the curvature by {self!r}")
