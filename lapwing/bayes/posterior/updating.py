@@ -44,7 +44,7 @@ def finished(posterior: Posterior, gaussian: WeightPosterior, *, retune: bool) -
     diagnostics = replace(
         told, tuned_by=tuned_by, updates=told.updates + 1, observations=posterior.ledger.observations(outputs),
         removed=outputs * len(posterior.ledger.removed), converged=gaussian.diagnostics.converged,
-        error_bound=gaussian.diagnostics.error_bound,
+        error_bound=gaussian.diagnostics.error_bound, data_passes=gaussian.diagnostics.data_passes,
     )  # fmt: skip
     gaussian.mean  # noqa: B018, looked for now, so that diagnostics can tell how
     diagnostics = replace(diagnostics, **gaussian.facts())
