@@ -18,6 +18,7 @@ from lapwing.linalg.progress import Report
 from lapwing.linalg.solvers import Preconditioner
 
 Packed = tuple[dict[str, Any], dict[str, Tensor]]
+Preconditioning = Callable[[], Preconditioner | None]  # made where a search wants it
 LOST = (
     "the linear mode and the evidence at this precision need the training data, which are not in the file that this "
     "posterior was loaded from: predict with mean='network', or fit it again"
@@ -59,12 +60,14 @@ class Fit(ABC):
     def surrogate(self) -> GaussianSurrogate:
         """The Gaussian linear model with the likelihood's curvature."""
 
-    @abstractmethod
     def at(
-        self, prior: DiagonalPrior, noise_precision: Tensor,
-        preconditioner: Callable[[], Preconditioner | None] = nothing_known,
+        self, prior: DiagonalPrior, noise_precision: Tensor, preconditioner: Preconditioning = nothing_known  # noqa: ARG002
     ) -> Fit:  # fmt: skip
-        """The fit at other precisions; the mean is found when it is asked for, by a search from the one here."""
+        """The fit at other precisions, itself where nothing depends on them.
+
+        A mean that must be looked for is found when it is asked for, by a search from the one here.
+        """
+        return self
 
     @abstractmethod
     def mean(self, own: Callable[[], Tensor]) -> Tensor:  # (d,)
@@ -134,12 +137,6 @@ class LeastSquares(Fit):
     def surrogate(self) -> GaussianSurrogate:
         return carried(self.rows)
 
-    def at(
-        self, prior: DiagonalPrior, noise_precision: Tensor,  # noqa: ARG002
-        preconditioner: Callable[[], Preconditioner | None] = nothing_known,  # noqa: ARG002
-    ) -> LeastSquares:  # fmt: skip
-        return self
-
     def mean(self, own: Callable[[], Tensor]) -> Tensor:
         return own()
 
@@ -200,12 +197,6 @@ class NetworkWeights(Fit):
     def surrogate(self) -> GaussianSurrogate:
         return carried(self.rows)
 
-    def at(
-        self, prior: DiagonalPrior, noise_precision: Tensor,  # noqa: ARG002
-        preconditioner: Callable[[], Preconditioner | None] = nothing_known,  # noqa: ARG002
-    ) -> NetworkWeights:  # fmt: skip
-        return self
-
     def mean(self, own: Callable[[], Tensor]) -> Tensor:  # noqa: ARG002
         return self.weights
 
@@ -234,12 +225,6 @@ class Lost(Fit):
     @property
     def surrogate(self) -> GaussianSurrogate:
         raise ValueError(LOST)
-
-    def at(
-        self, prior: DiagonalPrior, noise_precision: Tensor,  # noqa: ARG002
-        preconditioner: Callable[[], Preconditioner | None] = nothing_known,  # noqa: ARG002
-    ) -> Lost:  # fmt: skip
-        return self
 
     def mean(self, own: Callable[[], Tensor]) -> Tensor:  # noqa: ARG002
         return torch.full((self.weights,), torch.nan, dtype=torch.float64)

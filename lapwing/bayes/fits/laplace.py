@@ -19,7 +19,7 @@ from torch import Tensor
 
 from lapwing.bayes.evidence import Moments, Precisions, Problem, grouped
 from lapwing.bayes.fits import newton, spans
-from lapwing.bayes.fits.interface import Fit, LeastSquares, Packed, carried, in_units_of, nothing_known
+from lapwing.bayes.fits.interface import Fit, LeastSquares, Packed, Preconditioning, carried, in_units_of, nothing_known
 from lapwing.bayes.fits.loss import Loss
 from lapwing.bayes.fits.newton import AS_NEEDED, Mode, NewtonSteps
 from lapwing.bayes.fits.spans import Span
@@ -232,7 +232,7 @@ class Laplace(Fit):
     search: ModeSearch
     prior: DiagonalPrior
     near: AtMode | None  # where the search starts
-    preconditioner: Callable[[], Preconditioner | None]
+    preconditioner: Preconditioning
 
     @cached_property
     def mode(self) -> AtMode | None:
@@ -307,7 +307,7 @@ class LaplaceAtPoint(Laplace):
     rows: GaussianSurrogate | None  # None in a file
     prior: DiagonalPrior
     near: AtMode | None = None
-    preconditioner: Callable[[], Preconditioner | None] = field(default=nothing_known)
+    preconditioner: Preconditioning = field(default=nothing_known)
     kind = "loss"
 
     @property
@@ -316,7 +316,7 @@ class LaplaceAtPoint(Laplace):
 
     def at(
         self, prior: DiagonalPrior, noise_precision: Tensor,  # noqa: ARG002
-        preconditioner: Callable[[], Preconditioner | None] = nothing_known,
+        preconditioner: Preconditioning = nothing_known,
     ) -> LaplaceAtPoint:  # fmt: skip
         if torch.equal(prior.precision, self.prior.precision) and "mode" in self.__dict__:
             return self
@@ -377,7 +377,7 @@ class LaplaceAtMode(Laplace):
     search: ModeSearch
     prior: DiagonalPrior
     near: AtMode | None = None
-    preconditioner: Callable[[], Preconditioner | None] = field(default=nothing_known)
+    preconditioner: Preconditioning = field(default=nothing_known)
     curvature: Callable[[LaplaceAtMode], tuple[Tensor, Tensor]] = field(default=dense_curvature, repr=False)
     kind = "mode"
     moves = True
@@ -391,7 +391,7 @@ class LaplaceAtMode(Laplace):
 
     def at(
         self, prior: DiagonalPrior, noise_precision: Tensor,  # noqa: ARG002
-        preconditioner: Callable[[], Preconditioner | None] = nothing_known,
+        preconditioner: Preconditioning = nothing_known,
     ) -> LaplaceAtMode:  # fmt: skip
         if torch.equal(prior.precision, self.prior.precision):
             return self

@@ -28,6 +28,7 @@ from lapwing.bayes.fits import (
     Packed,
     fit_of,
 )
+from lapwing.bayes.fits.interface import Preconditioning, nothing_known
 from lapwing.bayes.likelihoods import GaussianSurrogate
 from lapwing.bayes.linear_model import LinearModel
 from lapwing.bayes.methods.interface import FileContext, Method, Run, WhitenedPosterior
@@ -468,7 +469,7 @@ class DecomposedFit(Fit):
 
     def at(
         self, prior: DiagonalPrior, noise_precision: Tensor,
-        preconditioner: Callable[[], Preconditioner | None] = lambda: None,  # noqa: ARG002
+        preconditioner: Preconditioning = nothing_known,  # noqa: ARG002
     ) -> DecomposedFit:  # fmt: skip
         return replace(self, prior=prior, noise_precision=noise_precision)
 
@@ -516,7 +517,7 @@ class IteratedFit(Fit):
 
     def at(
         self, prior: DiagonalPrior, noise_precision: Tensor,
-        preconditioner: Callable[[], Preconditioner | None] = lambda: None,  # noqa: ARG002
+        preconditioner: Preconditioning = nothing_known,  # noqa: ARG002
     ) -> IteratedFit:  # fmt: skip
         return replace(self, prior=prior, noise_precision=noise_precision)
 
