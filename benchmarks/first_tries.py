@@ -27,6 +27,10 @@ The protocol, which was committed before any method was changed because of it:
   DataLoader; targets of single numbers as a column or not.
 - Outcomes: "posterior"; "refused", a ValueError of lapwing's own, which says what to do; "crash", any other error; "timeout", 60 s of
   fitting or of predicting; "non-finite", something in the prediction that is no finite number.
+- Of a posterior more is asked, which changes no outcome and is told beside it: to be printed, its mean, draws and evidence, and of the
+  prediction novelty, entropy, mutual information, samples and a table, where they are defined. Each is answered, refused (a
+  ValueError), not finite, or an error; all together have 60 s. (Added before any method was changed, when the first 150 tries had
+  been run: with validation no mode is looked for until one asks for it, so that a try that never asks does not see it fail.)
 - Rivals, on the same network and test rows: the network alone; for classes with validation the network's logits over one
   temperature in [0.2, 20] that is best on the same validation rows; for numbers the network with noise as large as its
   training residuals for each output, and where validation is given as large as those of the validation rows.
@@ -129,8 +133,8 @@ def data_of(about: dict[str, Any]) -> tries_data.Data:
     )  # fmt: skip
 
 
-def measure(number: int, say: Callable[[str], None] = lambda _phase: None) -> dict[str, Any]:
-    """One try in this process; `say` is told when fitting and predicting begin, and when they are over."""
+def measure(number: int, say: Callable[[Any], None] = lambda _said: None) -> dict[str, Any]:
+    """One try in this process; `say` is told when fitting and predicting begin, and then what was found so far."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's own, on importing parts of itself
         for name in IMPORTED:
@@ -147,10 +151,12 @@ def measure(number: int, say: Callable[[str], None] = lambda _phase: None) -> di
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         try:
-            found |= _ours(kind, model, data, about, rivals, say)
+            posterior, prediction, ours = _ours(kind, model, data, about, rivals, say)
+            found |= ours
+            say(found)
+            found |= {"asked": _asked(posterior, prediction)}
         except Exception as error:
             found |= _failed(error)
-    say("done")
     told = {str(warning.message)[:200] for warning in said}
     return found | {"warnings": sorted(text for text in told if not text.startswith("`torch.jit"))}
 
@@ -183,7 +189,7 @@ def _ours(
         "candidate": getattr(told, "candidate", None), "edge_of_range": told.edge_of_range, "link": posterior.link,
     }  # fmt: skip
     if not all(bool(part.isfinite().all()) for part in parts):
-        return {**found, "outcome": "non-finite"}
+        return posterior, prediction, {**found, "outcome": "non-finite"}
     each = _capped(density.reshape(len(y), -1).sum(1))
     found |= {"outcome": "posterior", "nll": float(each.mean()), "nll_capped_rows": int((each == CAP).sum())}
     if numbers:
@@ -196,7 +202,26 @@ def _ours(
         difference = each - rival.nll
         found[f"minus_{name}"] = float(difference.mean())
         found[f"minus_{name}_se"] = float(difference.std() / math.sqrt(len(difference)))
-    return found
+    return posterior, prediction, found
+
+
+def _asked(posterior: Any, prediction: Any) -> dict[str, str]:
+    """What else was asked and not answered by finite numbers."""
+    questions = {
+        "print": lambda: torch.tensor(len(str(posterior))), "mean": lambda: posterior.mean,
+        "draws": lambda: posterior.draws, "log_evidence": lambda: torch.tensor(float(posterior.log_evidence)),
+        "novelty": lambda: prediction.novelty, "entropy": lambda: prediction.entropy,
+        "mutual_information": lambda: prediction.mutual_information, "samples": lambda: prediction.samples,
+        "table": lambda: torch.tensor(prediction.to_frame().to_numpy(dtype=float)),
+    }  # fmt: skip
+    answers = {}
+    for name, question in questions.items():
+        try:
+            if not bool(question().isfinite().all()):
+                answers[name] = "non-finite"
+        except Exception as error:
+            answers[name] = f"{_failed(error)['outcome']}, {type(error).__name__}: {error}"[:300]
+    return answers
 
 
 def _fit(model: nn.Module, data: tries_data.Data, about: dict[str, Any]) -> Any:
@@ -348,6 +373,7 @@ class Running:
     deadline: float
     started: float
     phase: str = "train"
+    so_far: dict[str, Any] | None = None  # all but the answers to further questions
     found: dict[str, Any] | None = None
 
     @staticmethod
@@ -365,18 +391,25 @@ class Running:
             said = self.pipe.recv()
         except EOFError:  # it ended without a result
             self.process.join()
-            self.found = {"outcome": "crash", "error": f"its process ended with code {self.process.exitcode}"}
+            self.found = self._ended("crash", f"its process ended with code {self.process.exitcode}")
+            return
+        if isinstance(said, tuple):
+            (self.found,) = said
             return
         if isinstance(said, dict):
-            self.found = said
-        else:
-            self.phase, self.deadline = said, time.monotonic() + SECONDS
+            self.so_far, said = said, "further questions"
+        self.phase, self.deadline = said, time.monotonic() + SECONDS
+
+    def _ended(self, how: str, why: str) -> dict[str, Any]:
+        if self.so_far is None:
+            return {"outcome": how, "error": why}
+        return {**self.so_far, "asked": {"all": f"{how}: {why}"}}
 
     def result(self) -> dict[str, Any] | None:
         """What was found, where the try is over."""
         if self.found is None and time.monotonic() >= self.deadline and not self.pipe.poll():
             late = f"more than {TRAINING_SECONDS if self.phase == 'train' else SECONDS:.0f} s in {self.phase}"
-            self.found = {"outcome": "timeout", "error": late}
+            self.found = self._ended("timeout", late)
         if self.found is None:
             return None
         self.end()
@@ -392,7 +425,7 @@ def _child(number: int, pipe: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     torch.set_num_threads(1)
     found = measure(number, pipe.send)
-    pipe.send({**found, "peak_memory_bytes": harness.peak_memory()})
+    pipe.send(({**found, "peak_memory_bytes": harness.peak_memory()},))
 
 
 def _line(one: Running, result: dict[str, Any]) -> dict[str, Any]:
@@ -435,10 +468,22 @@ def summary(tries: list[dict[str, Any]], by: str | None = None) -> str:
         ("numbers without validation, ΔNLL to the network with its training noise", _against([t for t in numbers if not t["validation_rows"]], "raw")),
         ("numbers with validation, ΔNLL to the network with its held-out noise", _against(numbers, "held_out_noise")),
         ("numbers: mean |coverage − 0.9| over data sets / worst data set / worst try", _covered(numbers)),
+        ("further questions that were not answered by finite numbers", _unanswered(tries)),
         ("fit, median / 90 %", f"{np.median(seconds):.2f} / {np.quantile(seconds, 0.9):.2f} s" if seconds else "–"),
     ]  # fmt: skip
     lines = ["| figure | found |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)]
     return "\n".join(lines)
+
+
+def _unanswered(tries: list[dict[str, Any]]) -> str:
+    """How many tries have an error or no finite number where more was asked, and where; refusals are answers."""
+    failed = [
+        {name: text for name, text in one["asked"].items() if not text.startswith("refused")}
+        for one in tries
+        if "asked" in one
+    ]
+    places = Counter(name for answers in failed for name in answers).most_common()
+    return f"{sum(map(bool, failed))} of {len(failed)} tries" + "".join(f", {name} {count}" for name, count in places)
 
 
 def _share(count: int, of: int) -> str:
@@ -511,6 +556,9 @@ def failures(tries: list[dict[str, Any]]) -> str:
         if one["outcome"] != "posterior":
             text = f"{one['outcome']}: {one.get('error', '')}"
             plain = "".join("#" if letter.isdigit() else letter for letter in text)[:220]
+            messages.setdefault(plain, []).append(one["number"])
+        for name, answer in one.get("asked", {}).items():
+            plain = "".join("#" if letter.isdigit() else letter for letter in f"asked for {name}: {answer}")[:220]
             messages.setdefault(plain, []).append(one["number"])
     ordered = sorted(messages.items(), key=lambda item: -len(item[1]))
     return "\n".join(
