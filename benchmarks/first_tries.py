@@ -29,7 +29,8 @@ The protocol, which was committed before any method was changed because of it:
   fitting or of predicting; "non-finite", something in the prediction that is no finite number.
 - Of a posterior more is asked, which changes no outcome and is told beside it: to be printed, its mean, draws and evidence, and of the
   prediction novelty, entropy, mutual information, samples and a table, where they are defined. Each is answered, refused (a
-  ValueError), not finite, or an error; all together have 60 s. (Added before any method was changed, when the first 150 tries had
+  ValueError), not finite, or an error; all together have 60 s. Draws and variances that differ by more than a factor of five are told
+  too. (Added before any method was changed, when the first 150 tries had
   been run: with validation no mode is looked for until one asks for it, so that a try that never asks does not see it fail.)
 - Rivals, on the same network and test rows: the network alone; for classes with validation the network's logits over one
   temperature in [0.2, 20] that is best on the same validation rows; for numbers the network with noise as large as its
@@ -221,7 +222,25 @@ def _asked(posterior: Any, prediction: Any) -> dict[str, str]:
                 answers[name] = "non-finite"
         except Exception as error:
             answers[name] = f"{_failed(error)['outcome']}, {type(error).__name__}: {error}"[:300]
-    return answers
+    share = _disagreeing(prediction)
+    return (
+        answers
+        if share < 0.01
+        else {**answers, "spread": f"draws disagree with the variance at {share:.0%} of outputs"}
+    )
+
+
+def _disagreeing(prediction: Any) -> float:
+    """The share of outputs where the variance over draws is not within a factor of five of the one that is told.
+
+    That of 32 draws is within a factor of two nearly always. Spreads that float32 cannot tell from the output's own
+    round-off are left out.
+    """
+    over_draws = prediction.likelihood.observed(prediction.draws.double().var(0)).reshape(-1)
+    told = prediction.epistemic_variance.double().reshape(-1)
+    visible = torch.maximum(over_draws, told) > 1e-6 * (1 + prediction.mean.double().reshape(-1).square())
+    apart = (over_draws > 5 * told) | (told > 5 * over_draws) | ~over_draws.isfinite()
+    return float((apart & visible).double().mean())
 
 
 def _fit(model: nn.Module, data: tries_data.Data, about: dict[str, Any]) -> Any:
