@@ -206,8 +206,9 @@ class BayesianRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
         )  # fmt: skip
         weights = torch.from_numpy(row_weights(X, sample_weight))
         features, targets = as_operator(X), torch.from_numpy(y.reshape(len(y), -1).astype(float))
-        check_finite("features", features)
         check_finite("targets", Dense(targets))
+        if self.fit_intercept:  # else the linear model looks at them itself
+            check_finite("features", features)
         total = weights.sum()
         self.X_offset_ = np.zeros(X.shape[1])
         y_offset = torch.zeros(targets.shape[1], dtype=torch.float64)
