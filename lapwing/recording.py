@@ -186,7 +186,7 @@ def solve(posterior: Posterior) -> records.Solve:
 
 def _evidence(posterior: Posterior) -> dict[str, Any]:
     """The evidence where precisions were found by it, or where it costs nothing to know."""
-    if posterior.diagnostics.tuned_by == "held-out density" and not posterior.gaussian.evidence_is_closed_form:
+    if posterior.held_out_curve is not None and not posterior.gaussian.evidence_is_closed_form:
         return {}
     parts = {name: float(value) for name, value in dataclasses.asdict(posterior.evidence_parts).items()}
     return {

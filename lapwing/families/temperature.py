@@ -72,7 +72,7 @@ def scaled(found: Prediction, temperature: float) -> Prediction:
     mean, outputs, factor = shrunk * found.mean, shrunk * seen.outputs, 1 / temperature**2 if classes else temperature
     blurred = seen.likelihood if classes else seen.likelihood.with_variance_times(temperature)
     observation = replace(seen, likelihood=blurred, spread=seen.spread.scaled(root), outputs=outputs)
-    centre = 0 if found.draws is None else found.likelihood.placed(seen.outputs, found.draws[0])
+    centre = 0 if found.draws is None else found.likelihood.to_output_layout(seen.outputs, found.draws[0])
     drawn = None if found.draws is None else shrunk * centre + root * (found.draws - centre)
 
     def times(values: Any) -> Any:

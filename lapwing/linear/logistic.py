@@ -183,7 +183,7 @@ class BayesianLogisticRegression(ClassifierMixin, BaseEstimator):
             model, prior=self._prior(design.shape[1]), method=method, draws=DRAWS if matrix_free else 0,
             progress=None if self.verbose else False,
         )  # fmt: skip
-        if posterior.gaussian.diagnostics.limited_by == "memory":
+        if posterior.gaussian.is_cut_short:
             raise MemoryError(
                 f"the Krylov space of this fit holds {posterior.diagnostics.directions:,} directions, and more do not "
                 "fit in memory: use a larger prior_precision, or fewer features"

@@ -161,7 +161,7 @@ def _energy(likelihood: Likelihood, targets: Tensor, counts: Tensor) -> Energy:
     def energy(outputs: Tensor, numbers: Tensor) -> Tensor:  # (b, c), (b,)
         seen = each[numbers].flatten(0, 1).to(outputs.device)
         counted = weights[numbers].reshape(-1).to(outputs.device)
-        return -of.log_prob(of.shaped(outputs.reshape(-1), seen), seen, counted)
+        return -of.log_prob(of.reshape_outputs(outputs.reshape(-1), seen), seen, counted)
 
     return energy
 

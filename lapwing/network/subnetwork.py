@@ -104,4 +104,4 @@ def _loss(likelihood: Any, outputs: Tensor, targets: Tensor) -> Tensor:
     """−log p(targets | outputs) per datum, but for what does not depend on the outputs."""
     known = targets.to(outputs) if targets.is_floating_point() else targets
     of, weights = likelihood.at_unit_noise(), likelihood.row_precision(likelihood.flat_targets(targets)).to(outputs)
-    return -of.log_prob(of.shaped(outputs, known), known, weights) / len(targets)
+    return -of.log_prob(of.reshape_outputs(outputs, known), known, weights) / len(targets)

@@ -248,7 +248,7 @@ def test_layouts_are_said_by_the_likelihood():
     pixels = torch.zeros(2, 3, 4, 5)
     assert lw.Categorical(dim=1).class_axis(pixels) == -3
     assert lw.Categorical(dim=1).as_rows(pixels).shape == (2, 4, 5, 3)
-    assert lw.Categorical(dim=1).placed(torch.zeros(120), pixels).shape == pixels.shape
+    assert lw.Categorical(dim=1).to_output_layout(torch.zeros(120), pixels).shape == pixels.shape
     assert lw.Categorical(dim=1).class_axis(torch.zeros(2, 3)) == lw.Bernoulli().class_axis(pixels) == -1
     assert lw.Categorical().ignored(torch.tensor([1, -100])).tolist() == [False, True]
     assert lw.Poisson().ignored(torch.tensor([1.0, -100])).tolist() == [False, False]

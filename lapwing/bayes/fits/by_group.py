@@ -82,7 +82,7 @@ class ByGroup:
         if model.likelihood.constant_curvature or model.point is None or model.offset is None:
             raise ValueError("the evidence by groups is for labels and a linearised network: use infer() for others")
         weights = model.point.weights.double()
-        outputs = model.likelihood.shaped(features.double() @ weights + model.offset, model.targets)
+        outputs = model.likelihood.reshape_outputs(features.double() @ weights + model.offset, model.targets)
         energies = grouped((weights / prior.scale).square(), prior.group_of, len(prior.precision))
         return ByGroup(
             cross_grams(features, features, prior), prior, model.likelihood, model.targets, model.weights,
@@ -141,7 +141,7 @@ class ByGroup:
         return DualMode(a, outputs, self._log_prob(product), gap, step)
 
     def _outputs(self, product: Tensor) -> Tensor:
-        return self.likelihood.shaped(self.offset + product, self.targets)
+        return self.likelihood.reshape_outputs(self.offset + product, self.targets)
 
     def _log_prob(self, product: Tensor) -> float:
         return float(self.likelihood.log_prob(self._outputs(product), self.targets, self.weights))

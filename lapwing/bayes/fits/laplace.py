@@ -451,7 +451,7 @@ def check_not_interpolating(model: LinearModel) -> None:
     if model.point is None:
         return
     of = model.likelihood
-    found = of.confidence(of.shaped(model.outputs_at_point(), model.targets), model.targets)
+    found = of.confidence(of.reshape_outputs(model.outputs_at_point(), model.targets), model.targets)
     if found is None:
         return
     each = found.reshape(len(model.targets), -1).mean(1)

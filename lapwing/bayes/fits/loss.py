@@ -78,11 +78,11 @@ class Loss:
     def outputs(self, z: Tensor) -> Tensor:
         """Φz + offset as the likelihood takes it."""
         product = self.features @ z
-        return self.likelihood.shaped(product if self.offset is None else product + self.offset, self.targets)
+        return self.likelihood.reshape_outputs(product if self.offset is None else product + self.offset, self.targets)
 
     def change(self, direction: Tensor) -> Tensor:
         """How the outputs change along a direction."""
-        return self.likelihood.shaped(self.features @ direction, self.targets)
+        return self.likelihood.reshape_outputs(self.features @ direction, self.targets)
 
     def log_prob(self, outputs: Tensor) -> float:
         """log p(y | outputs), summed over the data."""

@@ -120,7 +120,7 @@ class Categorical(Likelihood):
         places = outputs.shape[1:-1].numel()
         return f"{outputs.shape[-1]} classes" + (f" at {places} places" if outputs.ndim > 2 else "")
 
-    def shaped(self, outputs: Tensor, targets: Tensor) -> Tensor:
+    def reshape_outputs(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Flat outputs in the shape that the methods take."""
         return outputs.reshape(len(targets), -1)
 

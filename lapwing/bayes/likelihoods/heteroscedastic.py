@@ -69,7 +69,7 @@ class HeteroscedasticGaussian(Likelihood):
             )
         return outputs[:-1] if outputs[-1] == 2 else torch.Size((*outputs[:-1], outputs[-1] // 2))
 
-    def shaped(self, outputs: Tensor, targets: Tensor) -> Tensor:
+    def reshape_outputs(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Flat outputs in the shape that the methods take."""
         return outputs.reshape(len(targets), -1)
 

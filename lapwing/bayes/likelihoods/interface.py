@@ -164,7 +164,7 @@ class Likelihood(ABC):
             return (-1,)
         return tuple(shape) if len(shape) <= 2 else (len(targets), -1)
 
-    def shaped(self, outputs: Tensor, targets: Tensor) -> Tensor:
+    def reshape_outputs(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Flat outputs in the shape that the methods take."""
         return outputs.reshape(targets.shape)
 
@@ -203,7 +203,7 @@ class Likelihood(ABC):
         """Outputs with their classes last."""
         return outputs.movedim(self.class_axis(outputs), -1)
 
-    def placed(self, values: Tensor, outputs: Tensor, *lead: int) -> Tensor:
+    def to_output_layout(self, values: Tensor, outputs: Tensor, *lead: int) -> Tensor:
         """Values in the order of rows, in the shape of the outputs with `lead` in front."""
         return values.reshape(*lead, *self.as_rows(outputs).shape).movedim(-1, self.class_axis(outputs))
 
@@ -261,7 +261,7 @@ class Likelihood(ABC):
 
     def misfit(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:  # (noise groups,)
         """What the evidence takes for a sum of squares, of flat outputs (n · c,): −2 log p where there is none."""
-        return -2 * self.log_prob(self.shaped(outputs, targets), targets, weights).reshape(1)
+        return -2 * self.log_prob(self.reshape_outputs(outputs, targets), targets, weights).reshape(1)
 
     def root_columns(self, outputs: Tensor, targets: Tensor | None = None) -> Tensor:  # (b, c) -> (b, c, k)
         """Columns R with R Rᵀ = B of each datum, as few as are needed."""
@@ -315,7 +315,7 @@ class Likelihood(ABC):
             raise ValueError(f"the curvature of {type(self).__name__} depends on the outputs, which are not given")
         like = features.like
         root = PerDatum(
-            self.shaped(outputs, targets).to(like), weights.to(like), targets, self.hessian_root_adjoint,
+            self.reshape_outputs(outputs, targets).to(like), weights.to(like), targets, self.hessian_root_adjoint,
             self.hessian_root,
         )  # fmt: skip
         rows = root.shape[0]

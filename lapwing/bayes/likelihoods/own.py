@@ -116,7 +116,7 @@ class OwnLikelihood(Likelihood):
             )
         return outputs[:-1]
 
-    def shaped(self, outputs: Tensor, targets: Tensor) -> Tensor:
+    def reshape_outputs(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Flat outputs in the shape that the methods take."""
         return outputs.reshape(targets.shape if self.outputs == 1 else (len(targets), self.outputs))
 

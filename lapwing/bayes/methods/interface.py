@@ -247,6 +247,11 @@ class WeightPosterior(ABC):
         """Whether the curvature of the likelihood depends on the precisions."""
         return False
 
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether memory ended the work before its tolerance was reached."""
+        return False
+
     def check_leverages(self, *, linear: bool) -> None:
         """Refuse where leverages are not known well enough to leave data out, of the linear model or the network."""
         del linear

@@ -104,7 +104,7 @@ class Krylov(Method):
         on = run.prior_on(prior, model)
         fit = fit_of(model, on, self.newton)
         posterior, optimum = self._tuning(fit, prior, run)(self, fit, on, model, prior, run)
-        if posterior.ritz.space.limited_by == "memory" and self.fallback is not None:
+        if posterior.is_cut_short and self.fallback is not None:
             because = "the basis of a Krylov space would not fit into memory"
             return self.fallback.solve(model, prior, replace(run, why=because))
         told = replace(run.described(model, posterior.prior, optimum), mode_passes=posterior.diagnostics.mode_passes)
@@ -206,6 +206,10 @@ class KrylovPosterior(WhitenedPosterior):
             for rows in row_blocks(features)
         ]
         return torch.cat([block.lower for block in blocks]), torch.cat([block.upper for block in blocks])
+
+    @property
+    def is_cut_short(self) -> bool:
+        return self.ritz.space.limited_by == "memory"
 
     def knows_as_much_as(self, other: WeightPosterior) -> bool:
         return isinstance(other, KrylovPosterior) and self.ritz is other.ritz

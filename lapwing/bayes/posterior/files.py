@@ -164,7 +164,7 @@ def _always(posterior: Posterior) -> tuple[dict[str, Any], dict[str, Tensor]]:
 def _mean(posterior: Posterior) -> Tensor:
     """The mean where it is known or predictions need it: a file of held-out tuning is not the place to look for it."""
     known = posterior.gaussian.__dict__.get("mean")
-    looked_for = posterior.map.point is None or posterior.diagnostics.tuned_by != "held-out density"
+    looked_for = posterior.map.point is None or posterior.held_out_curve is None
     if known is not None or looked_for:
         return posterior.mean
     return torch.full_like(posterior.prior.scale, torch.nan)
@@ -172,7 +172,7 @@ def _mean(posterior: Posterior) -> Tensor:
 
 def _evidence(posterior: Posterior) -> dict[str, Any]:
     """The evidence where it was asked for."""
-    if posterior.diagnostics.tuned_by == "held-out density":
+    if posterior.held_out_curve is not None:
         return {}
     found = posterior.gaussian.evidence()
     return {"evidence_parts": vars(found.parts), "log_evidence": _estimate(found.log_evidence)}

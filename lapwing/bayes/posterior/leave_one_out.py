@@ -135,11 +135,11 @@ def _source(posterior: Posterior, mean: Mean) -> tuple[LinearModel, WeightPoster
     if mean == "network":
         if model.point is None:
             raise ValueError(NO_NETWORK)
-        return model, gaussian, posterior.likelihood.shaped(model.outputs_at_point(), model.targets)
+        return model, gaussian, posterior.likelihood.reshape_outputs(model.outputs_at_point(), model.targets)
     flat = (model.features @ gaussian.mean.to(model.features.like)).double()
     if model.offset is not None:
         flat = flat + model.offset.double()
-    return model, gaussian.with_curvature_at_mean(), posterior.likelihood.shaped(flat, model.targets)
+    return model, gaussian.with_curvature_at_mean(), posterior.likelihood.reshape_outputs(flat, model.targets)
 
 
 def _covariances(source: WeightPosterior, features: LinearOperator, n: int, m: int) -> tuple[Tensor, Tensor]:

@@ -58,7 +58,7 @@ class FeatureMap:
             raise ValueError(f"inputs have {features.shape[1]} features, the model was fitted with {self.weights}")
         return features
 
-    def shaped(self, values: Tensor) -> Tensor:
+    def reshape_outputs(self, values: Tensor) -> Tensor:
         """Flat outputs as (n,) or (n, m)."""
         return values if self.outputs is None else values.unflatten(0, (-1, self.outputs))
 
@@ -154,7 +154,7 @@ class Posterior:
         features = self.map.features(inputs)
         centre = self.outputs_at(features, inputs, "network")
         columns = self.gaussian.deviations.to(features.like)
-        return centre + self.likelihood.placed((features @ columns).mT, centre, -1).to(centre)
+        return centre + self.likelihood.to_output_layout((features @ columns).mT, centre, -1).to(centre)
 
     def outputs_at(self, features: LinearOperator, inputs: Any, mean: Literal["network", "linear"]) -> Tensor:
         """What predictions at inputs with these features are drawn around."""
@@ -165,10 +165,10 @@ class Posterior:
         if not bool(weights.isfinite().all()):
             raise ValueError(LOST)
         if point is None:
-            return self.map.shaped(features @ weights)
+            return self.map.reshape_outputs(features @ weights)
         outputs = point.outputs_at(inputs)
         shift = features @ (weights - point.weights.to(weights))
-        return outputs + self.likelihood.placed(shift, outputs).to(outputs)
+        return outputs + self.likelihood.to_output_layout(shift, outputs).to(outputs)
 
     def predict(
         self, inputs: Any, *, batch_size: int | None = None, link: Link | None = None, bounds: bool = False,
@@ -215,14 +215,14 @@ class Posterior:
     ) -> Prediction:
         found = self.uncertainty_at(features, centre, batch_size)
         spread = found.spread.like(centre)
-        variance = of.observed(of.placed(spread.variance, centre))
+        variance = of.observed(of.to_output_layout(spread.variance, centre))
         draws = len(found.draws)
         return Prediction(
             mean=of.observed(centre),
             epistemic_variance=variance,
-            prior_variance=of.observed(of.placed(found.prior_variance, centre).to(centre)),
+            prior_variance=of.observed(of.to_output_layout(found.prior_variance, centre).to(centre)),
             observation=Observation(of, link, spread, of.as_rows(centre), self.temperature),
-            draws=centre + of.placed(found.draws, centre, -1).to(centre) if draws else None,
+            draws=centre + of.to_output_layout(found.draws, centre, -1).to(centre) if draws else None,
             standard_error=None if spread.draws is None else variance * (2 / draws) ** 0.5,
             bounds=self._bounds(features, centre) if bounds else None,
             seed=self.seed,
@@ -238,7 +238,7 @@ class Posterior:
 
     def _bounds(self, features: LinearOperator, centre: Tensor) -> tuple[Tensor, Tensor]:
         lower, upper = self.gaussian.bounds(features)
-        return self.likelihood.placed(lower, centre), self.likelihood.placed(upper, centre)
+        return self.likelihood.to_output_layout(lower, centre), self.likelihood.to_output_layout(upper, centre)
 
     def predict_bytes(self, inputs: Any) -> float:
         """Memory that `predict` takes for inputs with many outputs each, whose variances come from the draws.
@@ -263,7 +263,7 @@ class Posterior:
         features = self.map.features(inputs)
         centre = self.outputs_at(features, inputs, "network")
         chosen = places(outputs, tuple(centre.shape))
-        numbers = self.likelihood.placed(torch.arange(centre.numel()), centre).reshape(-1)
+        numbers = self.likelihood.to_output_layout(torch.arange(centre.numel()), centre).reshape(-1)
         mean = centre.reshape(-1).cpu()[chosen].double()
         return self.gaussian.joint(features, numbers[chosen], mean)
 

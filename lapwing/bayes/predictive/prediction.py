@@ -299,7 +299,7 @@ def from_draws(
     if not alone:
         spread = spread.with_variances_times(draws / (draws - 1))
     link = "monte carlo" if "monte carlo" in of.links else of.links[0]
-    variance = of.observed(of.placed(spread.variance, mean))
+    variance = of.observed(of.to_output_layout(spread.variance, mean))
     return Prediction(
         mean=of.observed(mean),
         epistemic_variance=variance,

@@ -52,7 +52,7 @@ def log_density(likelihood: Likelihood, functions: Tensor, targets: Tensor) -> T
     if likelihood.tunes_noise:
         raise ValueError("the noise of this likelihood is not known: give Gaussian(noise_std) or let it be learnt")
     known = likelihood.checked(likelihood.flat_targets(targets), functions[0].numel())
-    terms = torch.stack([likelihood.log_density(likelihood.shaped(one, known), known) for one in functions])
+    terms = torch.stack([likelihood.log_density(likelihood.reshape_outputs(one, known), known) for one in functions])
     return terms.reshape(len(functions), len(targets), -1).sum(2)
 
 

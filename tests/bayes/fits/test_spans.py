@@ -153,7 +153,7 @@ def test_single_precision_is_seen_by_fresh_products():
     ).loss(torch.ones(37).double())
     found, _ = spans.mode(loss, start=torch.zeros(37).double(), tol=1e-3)
     value = 0.5 * float(found.weights.square().sum()) - loss.log_prob(
-        likelihood.shaped(single.double() @ found.weights, targets)
+        likelihood.reshape_outputs(single.double() @ found.weights, targets)
     )
     assert found.converged
     assert -1e-9 <= value - least <= 1e-3
