@@ -31,7 +31,7 @@ class Spread:
         normals = Noise(self.seed, PREDICTIVE).rows(0, POINTS // 2, width).to(self.variance)
         normals = torch.cat([normals, -normals])  # both signs: the mean is exact
         if self.covariance is None:
-            return normals.reshape(-1, *[1] * (self.variance.ndim - 1), *self.variance.shape[1:]) * self.variance.sqrt()
+            return normals.reshape(-1, 1, *self.variance.shape[1:]) * self.variance.sqrt()
         values, vectors = torch.linalg.eigh(self.covariance)
         root = vectors * values.clamp_min(0).sqrt()[..., None, :]
         return torch.einsum("...ck,sk->s...c", root, normals)

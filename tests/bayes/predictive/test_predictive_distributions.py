@@ -307,3 +307,17 @@ def test_class_labels_have_no_expectation():
         _ = prediction.expectation
     with pytest.raises(ValueError, match="link is 'quadrature'"):
         predicted(lw.Categorical(), torch.zeros(2, 3).double(), torch.eye(3).double().expand(2, 3, 3), "quadrature")
+
+
+@pytest.mark.parametrize("shape", [(5,), (5, 3), (5, 3, 2)], ids=["one", "several", "places"])
+def test_mutual_information_of_outputs_without_a_covariance_has_their_shape(shape):
+    """Each output for itself, so that of a datum alone is what it is among others: the same points serve all data."""
+    generator = torch.Generator().manual_seed(3)
+    mean = torch.randn(shape, generator=generator, dtype=torch.float64)
+    variance = 0.2 + torch.rand(shape, generator=generator, dtype=torch.float64)
+    found = Bernoulli().mutual_information(mean, Spread(variance, None))
+    assert found.shape == mean.shape
+    alone = torch.cat(
+        [Bernoulli().mutual_information(mean[i : i + 1], Spread(variance[i : i + 1], None)) for i in range(5)]
+    )
+    torch.testing.assert_close(found, alone, rtol=1e-12, atol=1e-14)
