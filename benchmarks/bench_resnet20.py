@@ -100,7 +100,7 @@ def predicted(posterior: lw.Posterior, x: Tensor, temperature: float) -> dict[st
             "lapwing": prediction.probs.double(), "MAP": logits.softmax(1),
             "temperature scaling": (logits / temperature).softmax(1),
             "novelty": prediction.novelty, "mutual information": prediction.mutual_information,
-            "variance": prediction.epistemic_variance.mean(1),
+            "variance": prediction.score_variance,
         })  # fmt: skip
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 

@@ -80,7 +80,7 @@ FOREIGN: dict[str, Any] = {
     "entropy": lambda found: found.entropy,
     "max_probability": lambda found: -found.probs.amax(1),
     "mutual_information": lambda found: found.mutual_information,
-    "variance": lambda found: found.epistemic_variance.mean(1),
+    "variance": lambda found: found.score_variance,
     "novelty": lambda found: found.novelty,
 }
 

@@ -20,7 +20,12 @@ from lapwing.families.networks import Predictive
 
 Named = Literal["novelty", "epistemic_variance", "entropy", "mutual_information"]
 Score = Named | Callable[[Prediction], Tensor]
-NAMED = ("novelty", "epistemic_variance", "entropy", "mutual_information")
+NAMED: dict[str, Callable[[Prediction], Tensor]] = {
+    "novelty": lambda found: found.novelty,
+    "epistemic_variance": lambda found: found.score_variance,
+    "entropy": lambda found: found.entropy,
+    "mutual_information": lambda found: found.mutual_information,
+}
 
 
 @final
@@ -96,7 +101,8 @@ def fit(base: Predictive, inputs: Any, *, score: Score = "novelty") -> Monitor:
     """Calibrate on inputs that neither trained nor tuned the model; their targets are not needed.
 
     `score` is the name of a quantity of predictions or a function of a `Prediction` that returns one number for each
-    input. Novelty is the default where there is a prior; raw epistemic variance ranks dull inputs as familiar.
+    input. Novelty is the default where there is a prior; epistemic variance, which for classes is that of centred
+    logits, ranks dull inputs as familiar.
 
     >>> from lapwing import Gaussian, Isotropic, LinearModel, infer
     >>> x = torch.linspace(1, 2, 40, dtype=torch.float64)[:, None] ** torch.arange(3)
@@ -113,7 +119,7 @@ def fit(base: Predictive, inputs: Any, *, score: Score = "novelty") -> Monitor:
 
 
 def _scored(found: Prediction, score: Score) -> Tensor:  # (n,)
-    values = getattr(found, score) if isinstance(score, str) else score(found)
+    values = NAMED[score](found) if isinstance(score, str) else score(found)
     return values.detach().reshape(len(values), -1).mean(1).double().cpu()
 
 

@@ -58,7 +58,7 @@ class Networks:
     def predict(self, inputs: Any) -> Prediction:
         """The predictive distribution at new inputs; probabilities are averages over the sets."""
         inputs = torch.as_tensor(inputs)
-        prior = self.prior if isinstance(self.prior, str) else outputs_of(self.model, self.prior, inputs).var(0)
+        prior = self.prior if isinstance(self.prior, str) else outputs_of(self.model, self.prior, inputs)
         return from_draws(self.functions(inputs), self.likelihood, prior, mixture=self.mixture, seed=self.seed)
 
 

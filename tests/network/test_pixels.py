@@ -66,6 +66,11 @@ def test_classes_on_any_axis_have_the_dense_posterior(last, dim):
     variance = expected.diagonal(dim1=3, dim2=4)
     shown = prediction.epistemic_variance if last else prediction.epistemic_variance.movedim(1, -1)
     torch.testing.assert_close(shown, variance, rtol=1e-7, atol=1e-9)
+    centre = torch.eye(3).double() - 1 / 3
+    left = (centre @ expected @ centre).diagonal(dim1=3, dim2=4).sum((1, 2, 3))  # over all places of a picture
+    prior = (centre @ rows).square().sum((1, 2, 3, 4)) / ALPHA
+    torch.testing.assert_close(prediction.novelty, left / prior, rtol=1e-7, atol=0)
+    torch.testing.assert_close(prediction[1:].novelty, prediction.novelty[1:])
     assert prediction.mean.shape == prediction.probs.shape == model(NEW).shape
     assert prediction.entropy.shape == prediction.mutual_information.shape == (2, 4, 5)
     assert prediction.samples.shape == (2, 2, 4, 5)

@@ -120,6 +120,13 @@ class Categorical(Likelihood):
         places = outputs.shape[1:-1].numel()
         return f"{outputs.shape[-1]} classes" + (f" at {places} places" if outputs.ndim > 2 else "")
 
+    def scored(self, variance: Tensor, centred: Tensor | None) -> Tensor:
+        """Of class-centred logits: a shift common to all logits changes no probability, so no data say anything of it.
+
+        Logits of which no covariance is known count as independent.
+        """
+        return (1 - 1 / variance.shape[self.class_axis(variance)]) * variance if centred is None else centred
+
     def reshape_outputs(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Flat outputs in the shape that the methods take."""
         return outputs.reshape(len(targets), -1)

@@ -220,6 +220,13 @@ class Likelihood(ABC):
         """Those of the outputs, or of their variances, that a prediction shows: what an observation is centred at."""
         return values
 
+    def scored(self, variance: Tensor, centred: Tensor | None) -> Tensor:  # noqa: ARG002
+        """The variances whose sum over an input is a score: those of what observations depend on, so of all outputs.
+
+        `centred` is the variance of outputs less their mean along the last axis, summed over it, where it is known.
+        """
+        return variance
+
     def less_offset(self, targets: Tensor, offset: Tensor) -> Tensor:  # noqa: ARG002
         """Targets without the offset (n · c,) of outputs Φ θ + offset, where that leaves a model of the same kind."""
         return targets

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 from typing import final
@@ -55,18 +55,34 @@ def closed_form(
     *, full: bool, seed: int, batch_size: int | None = None,
 ) -> OutputUncertainty:  # fmt: skip
     """The uncertainty of outputs of a shape (n,) or (n, …, c), by products of their rows with eigenvectors."""
-    dtype, parts = _working(posterior, features), []
+    dtype, parts, images = _working(posterior, features), [], []
     k, std, deviations = (known.to(dtype) for known in (posterior.values, posterior.std, deviations))
     for data in _data(features, shape, batch_size, std):
         rows = _blocks(data, shape, full)
         whitened = rows * std
         inside = _coordinates(posterior, whitened)
         covariance = posterior_covariance(_prior(posterior, whitened, full), _weighed(inside, full), k, full)
-        found = (whitened.square().sum(2), covariance, (rows @ deviations).permute(2, 0, 1))
-        parts.append(tuple(part.double() for part in found))
-    prior_variance, covariance = (torch.cat([part[i] for part in parts]) for i in (0, 1))
-    draws = torch.cat([part[2] for part in parts], dim=1).reshape(-1, *shape)
-    return OutputUncertainty(prior_variance.reshape(shape), _closed(covariance, shape, seed), draws)
+        found = [whitened.square().sum(2), covariance, *(_centred(posterior, whitened, inside, k) if full else ())]
+        parts.append([part.double() for part in found])
+        images.append((rows @ deviations).permute(2, 0, 1).double())
+    prior_variance, covariance, *centred = (torch.cat(part) for part in zip(*parts, strict=True))
+    spread, draws = _closed(covariance, shape, seed), torch.cat(images, dim=1).reshape(-1, *shape)
+    return OutputUncertainty(prior_variance.reshape(shape), _with_centred(spread, *centred), draws)
+
+
+def _centred(whitened: Whitened, rows: Tensor, inside: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:  # (b,), (b,)
+    """The variance of outputs less the mean over their place, summed over it: before the data, and after."""
+    rows, inside = (part - part.mean(1, keepdim=True) for part in (rows, inside))
+    after = posterior_covariance(_prior(whitened, rows, False), _weighed(inside, False), k, False)
+    return rows.square().sum((1, 2)), after.sum(1)
+
+
+def _with_centred(spread: Spread, before: Tensor | None = None, after: Tensor | None = None) -> Spread:
+    """A spread with these variances of centred outputs, where it has places with several."""
+    if spread.covariance is None:
+        return spread
+    prior, centred = (None if part is None else part.reshape(spread.variance.shape[:-1]) for part in (before, after))
+    return replace(spread, centred=centred, centred_prior=prior)
 
 
 def needed_bytes(features: LinearOperator, shape: tuple[int, ...], draws: int) -> float:
@@ -217,12 +233,20 @@ def of_deviations(
     """From draws; the prior variance from the rows where they are fewer than the draws, or from prior draws."""
     draws = (features @ deviations.to(features.like)).double().mT.reshape(-1, *shape)
     if prod(shape[1:]) <= len(draws) and not (features.rows_are_costly or is_wide(features, shape)):
-        prior = torch.cat(
-            [(rows * std).square().sum(2) for rows in _data(features, shape, None, std.double())]
-        ).reshape(shape)
+        parts = [_squares(rows * std, shape, full) for rows in _data(features, shape, None, std.double())]
+        prior, *centred = (torch.cat(part) for part in zip(*parts, strict=True))
     else:
-        prior = (features @ (std[:, None] * prior_noise).to(features.like)).double().square().mean(1).reshape(shape)
-    return OutputUncertainty(prior, of_draws(draws, full), draws)
+        images = (features @ (std[:, None] * prior_noise).to(features.like)).double()
+        sums = _squares(images.reshape(shape[0], -1, images.shape[1]), shape, full)
+        prior, *centred = (part / images.shape[1] for part in sums)
+    return OutputUncertainty(prior.reshape(shape), _with_centred(of_draws(draws, full), *centred), draws)
+
+
+def _squares(data: Tensor, shape: tuple[int, ...], full: bool) -> list[Tensor]:  # (b, c, d) -> (b, c)[, (places,)]
+    """Squared lengths of rows, and with `full` those of rows less the mean over their place, summed over it."""
+    rows = _blocks(data, shape, full)
+    lengths = [rows.square().sum(2)]
+    return [*lengths, (rows - rows.mean(1, keepdim=True)).square_().sum((1, 2))] if full else lengths
 
 
 def _working(whitened: Whitened, features: LinearOperator) -> torch.dtype:

@@ -12,6 +12,7 @@ from torch import Tensor
 from lapwing.bayes.likelihoods import Likelihood, Spread
 from lapwing.bayes.linear_model import LinearModel
 from lapwing.bayes.methods.interface import WeightPosterior
+from lapwing.bayes.methods.outputs import OutputUncertainty
 from lapwing.bayes.predictive import Observation, Prediction
 from lapwing.linalg.operators import LinearOperator
 
@@ -56,7 +57,7 @@ def left_out(posterior: Posterior, mean: Mean) -> LeaveOneOut:
     model, source, outputs = _source(posterior, mean)
     of, shape = posterior.likelihood, outputs.shape
     n, m = len(model.targets), model.outputs
-    covariance, prior = _covariances(source, model.features, n, m)
+    covariance, before = _covariances(source, model.features, n, m)
     slope = of.gradient(outputs, model.targets, model.weights).reshape(n, m, 1)
     root = _root(of, model, outputs)
     known, complement = source.leverages(model), None
@@ -66,7 +67,7 @@ def left_out(posterior: Posterior, mean: Mean) -> LeaveOneOut:
             slope = root @ known.residual[:, :, None]
     step = step_out(covariance, slope, root, complement)
     without = outputs - step.shift.reshape(shape)
-    prediction = _prediction(posterior, without, step.covariance, prior)
+    prediction = _prediction(posterior, without, step.covariance, before)
     numbers = of.constant_curvature
     return LeaveOneOut(
         leverage=step.leverage,
@@ -142,13 +143,13 @@ def _source(posterior: Posterior, mean: Mean) -> tuple[LinearModel, WeightPoster
     return model, gaussian.with_curvature_at_mean(), posterior.likelihood.reshape_outputs(flat, model.targets)
 
 
-def _covariances(source: WeightPosterior, features: LinearOperator, n: int, m: int) -> tuple[Tensor, Tensor]:
-    """Covariance and prior variance of the outputs of every datum: (n, m, m), (n, m)."""
+def _covariances(source: WeightPosterior, features: LinearOperator, n: int, m: int) -> tuple[Tensor, OutputUncertainty]:
+    """The covariance (n, m, m) of the outputs of every datum, and what else is known of them."""
     found = source.spread(features, (n, m), full=True)
     covariance = found.spread.covariance
     if covariance is None:
         covariance = torch.diag_embed(found.spread.variance)
-    return covariance.double(), found.prior_variance.double()
+    return covariance.double(), found
 
 
 def _root(of: Likelihood, model: LinearModel, outputs: Tensor) -> Tensor:  # (n, m, m)
@@ -158,10 +159,11 @@ def _root(of: Likelihood, model: LinearModel, outputs: Tensor) -> Tensor:  # (n,
     return of.hessian_root(outputs, units, model.weights, model.targets).reshape(n, m, m)
 
 
-def _prediction(posterior: Posterior, outputs: Tensor, covariance: Tensor, prior: Tensor) -> Prediction:
+def _prediction(posterior: Posterior, outputs: Tensor, covariance: Tensor, known: OutputUncertainty) -> Prediction:
     of, shape = posterior.likelihood, outputs.shape
     variance = covariance.diagonal(dim1=1, dim2=2).reshape(shape)
-    spread = Spread(variance, covariance if len(shape) > 1 else None, seed=posterior.seed)
+    linked, prior = covariance if len(shape) > 1 else None, known.prior_variance.double()
+    spread = Spread(variance, linked, seed=posterior.seed, centred_prior=known.spread.centred_prior)
     return Prediction(
         mean=of.observed(outputs), epistemic_variance=of.observed(variance), seed=posterior.seed,
         prior_variance=of.observed(prior.reshape(shape)),

@@ -34,4 +34,4 @@ def network_draws(
     at_prior = torch.stack(
         [point.outputs_moved(inputs, change) for change in (prior_draws - point.weights[:, None]).mT]
     )
-    return from_draws(functions, likelihood, at_prior.var(0), seed=seed)
+    return from_draws(functions, likelihood, at_prior, seed=seed)

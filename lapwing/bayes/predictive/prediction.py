@@ -43,12 +43,7 @@ class Observation:
 
     def map_tensors(self, of_outputs: Callable[[Tensor], Tensor], of_draws: Callable[[Tensor], Tensor]) -> Observation:
         """The same with every tensor changed: those whose first axis is the data, and draws, whose second one is."""
-        spread = Spread(
-            of_outputs(self.spread.variance),
-            None if self.spread.covariance is None else of_outputs(self.spread.covariance),
-            None if self.spread.draws is None else of_draws(self.spread.draws),
-            self.spread.seed,
-        )
+        spread = self.spread.map_tensors(of_outputs, of_draws)
         likelihood = self.likelihood.map_tensors(of_outputs)
         return replace(self, likelihood=likelihood, spread=spread, outputs=of_outputs(self.outputs))
 
@@ -120,12 +115,28 @@ class Prediction:
         return self.variance.sqrt()
 
     @property
+    def score_variance(self) -> Tensor:  # (n,)
+        """The epistemic variance as a score, one number an input: a mean over its outputs, for classes of centred ones.
+
+        A shift common to all logits changes no probability and keeps its prior variance, so that of classes the logits
+        less their mean over the classes count.
+        """
+        return self._left / self.mean[:1].numel()
+
+    @property
+    def _left(self) -> Tensor:  # (n,)
+        return _per_input(self.likelihood.scored(self.epistemic_variance, self.observation.spread.centred_variance))
+
+    @property
     def novelty(self) -> Tensor:  # (n,)
-        """Posterior over prior variance of the outputs of each input, in [0, 1]: how little the data said here."""
+        """Posterior over prior variance of each input, in [0, 1]: how little the data said here.
+
+        Both are sums over its outputs; for classes over class-centred logits, as in `score_variance`.
+        """
         if isinstance(self.prior_variance, str):
             raise ValueError(self.prior_variance)
-        prior, left = (part.flatten(1).sum(1) if part.ndim > 1 else part
-                       for part in (self.prior_variance, self.epistemic_variance))  # fmt: skip
+        left = self._left
+        prior = _per_input(self.likelihood.scored(self.prior_variance, self.observation.spread.centred_prior))
         safe = prior.clamp_min(torch.finfo(prior.dtype).tiny)
         return torch.where(prior > 0, left / safe, 0).clamp(0, 1)
 
@@ -280,11 +291,16 @@ class Prediction:
         )
 
 
+def _per_input(values: Tensor) -> Tensor:  # (n, …) -> (n,)
+    return values.flatten(1).sum(1) if values.ndim > 1 else values
+
+
 def from_draws(
-    functions: Tensor, likelihood: Likelihood, prior_variance: Tensor | str, *, mixture: bool = False, seed: int = 0
+    functions: Tensor, likelihood: Likelihood, prior: Tensor | str, *, mixture: bool = False, seed: int = 0
 ) -> Prediction:
     """What draws of the outputs (draws, *outputs) say: their mean and variance, and for labels averages over them.
 
+    `prior` are draws of the outputs before the data, or why there are none.
     The draws of a `mixture`, such as an ensemble, are all there are: their variance is no estimate of another.
 
     >>> from lapwing import Gaussian
@@ -293,19 +309,28 @@ def from_draws(
     >>> found.mean.flatten().tolist(), found.variance.flatten().tolist()
     ([2.0, 0.0], [1.25, 0.25])
     """
-    mean, draws = functions.mean(0), len(functions)
-    alone, of = mixture or draws == 1, likelihood
-    spread = of_draws((functions - mean).movedim(of.class_axis(mean), -1), full=of.are_linked(mean))
-    if not alone:
-        spread = spread.with_variances_times(draws / (draws - 1))
+    mean, draws, of = functions.mean(0), len(functions), likelihood
+    alone = mixture or draws == 1
+    spread, known = _around_mean(functions, of, exhaustive=alone), prior
+    if not isinstance(prior, str):
+        before = _around_mean(prior, of, exhaustive=len(prior) == 1)
+        spread = replace(spread, centred_prior=before.centred_variance)
+        known = of.observed(of.to_output_layout(before.variance, mean))
     link = "monte carlo" if "monte carlo" in of.links else of.links[0]
     variance = of.observed(of.to_output_layout(spread.variance, mean))
     return Prediction(
         mean=of.observed(mean),
         epistemic_variance=variance,
-        prior_variance=prior_variance if isinstance(prior_variance, str) else of.observed(prior_variance),
+        prior_variance=known,
         observation=Observation(of, link, spread, of.as_rows(mean)),
         draws=functions,
         standard_error=None if alone else variance * (2 / (draws - 1)) ** 0.5,
         seed=seed,
     )
+
+
+def _around_mean(functions: Tensor, of: Likelihood, *, exhaustive: bool) -> Spread:
+    """The spread of draws around their mean; they are all there are, or an estimate of more."""
+    mean, draws = functions.mean(0), len(functions)
+    found = of_draws((functions - mean).movedim(of.class_axis(mean), -1), full=of.are_linked(mean))
+    return found if exhaustive else found.with_variances_times(draws / (draws - 1))

@@ -100,7 +100,7 @@ class Variational:
         """The predictive distribution at new inputs, from the draws; probabilities are averages over them."""
         inputs = torch.as_tensor(inputs)
         prior = self._functions(self.network.prior(self.values), inputs, self.draws)
-        return from_draws(self.functions(inputs), self.likelihood, prior.var(0), seed=self.seed)
+        return from_draws(self.functions(inputs), self.likelihood, prior, seed=self.seed)
 
     def elbo(self, data: Any, draws: int = 16) -> Elbo:
         """The ELBO on some data, counted as often as the fit counted its own, with whole draws of the weights."""
