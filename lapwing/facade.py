@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from lapwing.bayes.fits import Curvature
 from lapwing.bayes.inference import infer
 from lapwing.bayes.likelihoods import Likelihood
 from lapwing.bayes.methods import Method
@@ -23,7 +24,7 @@ def fit(
     model: nn.Module, data: Any, likelihood: Likelihood, *, prior: Prior | None = None, method: Method | None = None,
     select: Select = None, validation: Any = None, total: int | None = None, draws: int = 32, seed: int = 0,
     progress: bool | Report | None = None, output: Output = None, shard: Shard = None,
-    checkpoint: Path | str | None = None, max_memory: float | str | None = None,
+    checkpoint: Path | str | None = None, max_memory: float | str | None = None, curvature: Curvature | None = None,
 ) -> Posterior:  # fmt: skip
     """The posterior of a trained network, linearised at its weights: what `linearise` and then `infer` give.
 
@@ -39,4 +40,5 @@ def fit(
     return infer(
         linear, prior=prior, method=method, validation=validation, draws=draws, seed=seed,
         progress=progress, shard=shard, checkpoint=checkpoint, max_memory=max_memory,
+        curvature=curvature,
     )  # fmt: skip

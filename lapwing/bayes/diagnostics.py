@@ -42,6 +42,10 @@ class Diagnostics:
     mode_gap: float | None = None  # nats between the loss and its minimum
     mode_steps: int | None = None
     mode_passes: float | None = None
+    bound_steps: int | None = None  # of the search for the best Gaussian
+    bound_gap: float | None = None  # nats that one more step would gain
+    bound_error: float | None = None  # nats by which other points move the bound
+    prior: str | None = None  # which of several priors had the larger bound
     # structures
     evidence_at: str | None = None
     prior_scale_moved: float | None = None  # the largest factor by which a Kronecker product changed the prior's scale
@@ -55,6 +59,8 @@ class Diagnostics:
     link: str | None = None
     edge_of_range: str | None = None  # "stiffest" or "widest", where the best precision is the end of the range
     temperature_scaling: Mapping[str, float] | None = None  # the rival on the same data
+    candidate: str | None = None  # what makes the probabilities of new observations,
+    candidates: Mapping[str, float] | None = None  # and the mean held-out log density of each that was compared
     # data that came later or went
     updates: int = 0
     removed: int = 0

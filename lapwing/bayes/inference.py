@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from lapwing.bayes.evidence import ByEvidence, OnHeldOut, Tuning
-from lapwing.bayes.fits import check_not_interpolating
+from lapwing.bayes.fits import Curvature, check_not_interpolating
+from lapwing.bayes.fits.variational import obstacle
 from lapwing.bayes.journals import journal_of
 from lapwing.bayes.linear_model import LinearModel, network_residual_rms
 from lapwing.bayes.methods.choosing import check_fits, choose, preflight
 from lapwing.bayes.methods.interface import Method, Run
 from lapwing.bayes.noise import Noise
 from lapwing.bayes.posterior import DataLedger, FeatureMap, Posterior
-from lapwing.bayes.priors import GPrior, Prior, resolve
+from lapwing.bayes.priors import Alternatives, GPrior, Isotropic, Prior, resolve
 from lapwing.bayes.sharing import Shard, shared
 from lapwing.linalg.memory import within
 from lapwing.linalg.progress import Report, reporter
@@ -27,12 +28,18 @@ def infer(
     model: LinearModel, *, prior: Prior | None = None, method: Method | None = None, validation: Any = None,
     draws: int = 32, seed: int = 0, progress: bool | Report | None = None, shard: Shard = None,
     checkpoint: Path | str | None = None, max_memory: float | str | None = None, tuning: Tuning | None = None,
+    curvature: Curvature | None = None,
 ) -> Posterior:  # fmt: skip
     """The posterior of a linear model, its free precisions at the maximum of the evidence.
 
     `prior=None` is the g-prior, tuned. `method=None` chooses by size and free memory and says why. With `validation`,
     a pair of inputs and targets, the precision (and a noise that was not given) is the one with the best held-out
     density; mode and evidence are then worked out only when they are asked for.
+
+    `curvature` says where that of a likelihood is taken which is not Gaussian. "expected" averages it over the
+    posterior (Gaussian variational inference): mean and covariance belong together, and `log_evidence` is a lower
+    bound. It is the default of Exact() for log-concave likelihoods with one free precision. "mode" and "network" are
+    Laplace's approximation at the mode of the linear model, or at the network's own outputs.
 
     In a job of several processes (torchrun, or an initialised group of torch.distributed) that call this together on a
     network, each works on a share of the data and each has the result; shard=False lets one go alone. With
@@ -55,7 +62,7 @@ def infer(
     """
     if draws < 0:
         raise ValueError(f"draws must not be negative, got {draws}")
-    choice, report = resolve(prior or GPrior(), model.groups), reporter(progress)
+    choice, report = resolve(prior or _by_default(model), model.groups), reporter(progress)
     settings = (choice, method, validation is None, draws, seed)
     by = tuning or (ByEvidence() if validation is None else OnHeldOut())
     started = time.perf_counter()
@@ -63,13 +70,18 @@ def infer(
         with within(max_memory), shared(model, shard, settings) as (known, ranks):
             shown = report if ranks is None or ranks.rank == 0 else reporter(False)
             with journal_of(checkpoint, known, settings, ranks) as journal:
-                run = Run(Noise(seed), draws, by, shown, journal)
+                run = Run(Noise(seed), draws, by, shown, journal, curvature=curvature)
                 posterior = _inferred(known, choice, method, validation, run)
     finally:  # neither an error nor Ctrl-C leaves a half-written line behind
         report("")
     seconds = time.perf_counter() - started
     told = replace(posterior.diagnostics, ranks=1 if ranks is None else ranks.size, seconds=seconds)
     return replace(posterior, diagnostics=told)
+
+
+def _by_default(model: LinearModel) -> Prior:
+    """The g-prior; for a network one precision for all weights is the alternative."""
+    return GPrior() if model.point is None else Alternatives((GPrior(), Isotropic()))
 
 
 def find(model: LinearModel, prior: Prior, method: Method, run: Run) -> Posterior:
@@ -80,8 +92,9 @@ def find(model: LinearModel, prior: Prior, method: Method, run: Run) -> Posterio
     if model.point is not None and of.tunes_noise:
         residual = network_residual_rms(model)
     tuned_by = "evidence" if prior.tuned or of.tunes_noise else "given"
+    link = of.wide_link if run.curvature == "expected" else of.links[0]
     return Posterior(
-        gaussian=gaussian, given=of, map=FeatureMap.of(model), link=of.links[0], model=model,
+        gaussian=gaussian, given=of, map=FeatureMap.of(model), link=link, model=model,
         diagnostics=replace(gaussian.diagnostics, tuned_by=tuned_by), network_residual_rms=residual,
         ledger=DataLedger(model.features.shape[0]),
     )  # fmt: skip
@@ -91,6 +104,9 @@ def _inferred(model: LinearModel, prior: Prior, method: Method | None, validatio
     if method is None:
         method, why = choose(model, prior, run.draws)
         run = replace(run, why=why)
+    run = replace(run, curvature=_curvature(model, prior, method, run))
+    if run.curvature == "expected":
+        model = model.through_zero()
     _check(model, prior, method, run)
     method.check(model, prior)
     memory = preflight(model, run.draws)
@@ -103,7 +119,8 @@ def _inferred(model: LinearModel, prior: Prior, method: Method | None, validatio
         posterior.gaussian.mean  # noqa: B018, looked for now, so that diagnostics can tell how
     told = replace(posterior.diagnostics, memory=memory, residuals=_residuals(posterior))
     if not model.likelihood.constant_curvature:
-        told = replace(told, curvature=model.likelihood.curvature)
+        expected = run.curvature == "expected"
+        told = replace(told, curvature="expected over the posterior" if expected else model.likelihood.curvature)
     return replace(posterior, diagnostics=replace(told, **_facts(posterior)))
 
 
@@ -116,8 +133,30 @@ def _check(model: LinearModel, prior: Prior, method: Method, run: Run) -> None:
         raise ValueError(
             f"{type(method).__name__} learns the effective dimension from its draws: ask for draws=1 or more"
         )
-    if prior.tuned and run.tuning.by_evidence and method.takes_modes:
+    if prior.tuned and run.tuning.by_evidence and method.takes_modes and run.curvature != "expected":
         check_not_interpolating(model)
+
+
+def _curvature(model: LinearModel, prior: Prior, method: Method, run: Run) -> Curvature | None:
+    """Where the curvature is taken: as asked, or by default averaged over the posterior where that can be done."""
+    of, asked = model.likelihood, run.curvature
+    if asked not in (None, "expected", "mode", "network"):
+        raise ValueError(f"curvature is {asked!r}, expected 'expected', 'mode' or 'network'")
+    if of.constant_curvature:
+        return None
+    if asked == "network" and model.point is None:
+        raise ValueError("curvature='network' is for a linearised network: this model is linear itself, take 'mode'")
+    if asked in ("mode", "network"):
+        return asked
+    free = int(prior.free(prior.group_count).sum())
+    hindrance = obstacle(model, free)
+    if not method.takes_expected_curvature:
+        hindrance = f"{type(method).__name__}() takes it at one point: leave the method out, or take Exact()"
+    if hindrance is None:
+        return "expected"
+    if asked == "expected":
+        raise ValueError(f"the curvature cannot be averaged over the posterior: {hindrance}")
+    return None
 
 
 def _on_held_out(posterior: Posterior, validation: Any) -> Posterior:

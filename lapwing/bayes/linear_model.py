@@ -35,6 +35,13 @@ class LinearisationPoint:
     fingerprint: Callable[[], str] = str  # of everything that the outputs depend on, empty where it is not known
     outputs_moved: Callable[[Any, Tensor], Tensor] | None = None  # its outputs at inputs with weights w̄ + a change (d,)
     read: Callable[[Any], Observed] | None = None  # reads data of any kind
+    through_zero: bool = False  # whether the linear model is Jθ alone, not f(x) + J (θ − w̄)
+
+    def expanded(self, outputs: Tensor) -> tuple[Tensor, Tensor]:  # outputs' shape, (d,)
+        """Where the linear model is expanded: its outputs there, of inputs with these outputs, and the weights."""
+        if self.through_zero:
+            return torch.zeros_like(outputs), torch.zeros_like(self.weights)
+        return outputs, self.weights
 
 
 @final
@@ -128,6 +135,16 @@ class LinearModel:
         kept = getattr(self.features, "at_weights", None)
         product = self.features @ self.point.weights.to(self.features.like) if kept is None else kept
         return product.double() if self.offset is None else product.double() + self.offset.double()
+
+    def through_zero(self) -> LinearModel:
+        """The same features as a linear model without an offset, y ~ p(y | Jθ).
+
+        An offset f − J w̄ is what the linearised network says at weights of zero: nothing that one believes before the
+        data, and for deep networks it is confident and wrong, so that a precision which fits must first undo it.
+        """
+        if self.point is None:
+            return self
+        return replace(self, offset=None, point=replace(self.point, through_zero=True))
 
     def surrogate(self, outputs: Tensor | None = None) -> GaussianSurrogate:
         """The Gaussian model with the likelihood's curvature at flat outputs, which Gaussian noise does not ask for."""

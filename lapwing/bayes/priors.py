@@ -231,6 +231,28 @@ class PerGroup:
         return 1.0 if self.precision is None else self.precision
 
 
+@final
+@dataclass(frozen=True, eq=False)
+class Alternatives:
+    """Priors of which a method that can compare them takes the likeliest, and any other the first."""
+
+    priors: tuple[Prior, ...]
+    hyperprior = None
+    tuned = True
+    group_count = 1
+
+    def free(self, groups: int) -> Tensor:
+        return self.priors[0].free(groups)
+
+    def on(self, features: LinearOperator, row_weights: Tensor, blocks: Tensor | None = None) -> DiagonalPrior:
+        return self.priors[0].on(features, row_weights, blocks)
+
+
+def options(prior: Prior) -> tuple[Prior, ...]:
+    """The priors to compare: one, unless there are alternatives."""
+    return prior.priors if isinstance(prior, Alternatives) else (prior,)
+
+
 def per_weight(precision: Tensor, group_of: Tensor) -> Tensor:  # (groups,), (p,) -> () or (p,)
     """λ of every weight; one number where there is one group, which any structure can hold."""
     return precision[0] if len(precision) == 1 else precision[group_of]

@@ -1,5 +1,6 @@
 """Mean and curvature of a posterior, by likelihood: the state of the loop that finds it."""
 
+from lapwing.bayes.fits.choice import Curvature, fit_of
 from lapwing.bayes.fits.interface import LOST, Fit, LeastSquares, Lost, NetworkWeights, Packed
 from lapwing.bayes.fits.laplace import (
     AtMode,
@@ -7,12 +8,13 @@ from lapwing.bayes.fits.laplace import (
     LaplaceAtPoint,
     ModeSearch,
     check_not_interpolating,
-    fit_of,
 )
+from lapwing.bayes.fits.variational import Variational
 
 __all__ = [
     "LOST",
     "AtMode",
+    "Curvature",
     "Fit",
     "LaplaceAtMode",
     "LaplaceAtPoint",
@@ -21,6 +23,7 @@ __all__ = [
     "ModeSearch",
     "NetworkWeights",
     "Packed",
+    "Variational",
     "check_not_interpolating",
     "fit_of",
 ]

@@ -10,12 +10,13 @@ from typing import Any, ClassVar, final
 import torch
 from torch import Tensor
 
-from lapwing.bayes.evidence import Moments, Precisions, Problem, grouped
+from lapwing.bayes.evidence import Moments, Optimum, Precisions, Problem, grouped
 from lapwing.bayes.likelihoods import GaussianSurrogate
 from lapwing.bayes.linear_model import LinearModel
 from lapwing.bayes.priors import DiagonalPrior
 from lapwing.linalg.progress import Report
 from lapwing.linalg.solvers import Preconditioner
+from lapwing.linalg.spectral import Spectrum
 
 Packed = tuple[dict[str, Any], dict[str, Tensor]]
 Preconditioning = Callable[[], Preconditioner | None]  # made where a search wants it
@@ -54,6 +55,7 @@ class Fit(ABC):
     kind: ClassVar[str]  # its name in files
     moves: ClassVar[bool] = False  # whether the curvature depends on the precisions
     is_closed_form: ClassVar[bool] = False  # whether the mean at many precisions takes little more than at one
+    is_bound: ClassVar[bool] = False  # whether the evidence is a lower bound on it
 
     @property
     @abstractmethod
@@ -68,6 +70,14 @@ class Fit(ABC):
         A mean that must be looked for is found when it is asked for, by a search from the one here.
         """
         return self
+
+    def optimum(self) -> tuple[Any, Optimum] | None:
+        """The fit at the best free precision, where its own search finds that; None where it is looked for outside."""
+        return None
+
+    def spectrum(self) -> Spectrum | None:
+        """That of the surrogate's features in units of the prior's scale, where it is known without them."""
+        return None
 
     @abstractmethod
     def mean(self, own: Callable[[], Tensor]) -> Tensor:  # (d,)

@@ -436,16 +436,6 @@ class LaplaceAtMode(Laplace):
         return LaplaceAtMode(ModeSearch.unpack(tensors, context), context.prior)
 
 
-def fit_of(model: LinearModel, prior: DiagonalPrior, steps: NewtonSteps = AS_NEEDED) -> Fit:
-    """How mean and curvature of a model's likelihood are found; its features are stored where they fit."""
-    if model.likelihood.constant_curvature:
-        return LeastSquares(model.surrogate())
-    search = ModeSearch.of(model, prior, steps)
-    if model.point is None:
-        return LaplaceAtMode(search, prior)
-    return LaplaceAtPoint(search, model.surrogate(model.outputs_at_point()), prior)
-
-
 def check_not_interpolating(model: LinearModel) -> None:
     """Refuse training data that a network fits perfectly."""
     if model.point is None:

@@ -10,6 +10,7 @@ from torch import Tensor, distributions
 from torch.nn.functional import logsigmoid
 
 from lapwing.bayes.likelihoods import links
+from lapwing.bayes.likelihoods.expectation import Expectation, as_given, logistic, own_variances
 from lapwing.bayes.likelihoods.interface import Likelihood, check_one_each, counted
 from lapwing.bayes.likelihoods.links import Link
 from lapwing.bayes.likelihoods.spread import Spread
@@ -71,6 +72,11 @@ class Bernoulli(Likelihood):
     ) -> Tensor:  # outputs' shape  # fmt: skip
         """The diagonal of the Hessian in the outputs, which is all of it: σ (1 − σ)."""
         return counted(outputs.sigmoid() * (-outputs).sigmoid(), weights)
+
+    def expected(self, mean: Tensor, covariance: Tensor, targets: Tensor, seed: int = 0) -> Expectation:  # noqa: ARG002
+        """E log p and its derivatives for outputs N(mean, covariance), every one for itself."""
+        softplus, sigma, slope = logistic(mean, own_variances(mean, covariance))
+        return Expectation(targets * mean - softplus, targets - sigma, as_given(slope, covariance))
 
     def class_probabilities(self, outputs: Tensor) -> Tensor:  # (…, 2)
         """The probability of 0 and of 1 at known outputs."""

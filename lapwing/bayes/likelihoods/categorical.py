@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import ClassVar, NoReturn, final
 
 import torch
 from torch import Tensor, distributions
 
 from lapwing.bayes.likelihoods import links
-from lapwing.bayes.likelihoods.expectation import Expectation, by_points
+from lapwing.bayes.likelihoods.expectation import Expectation, by_points, logistic
 from lapwing.bayes.likelihoods.interface import Likelihood, counted, refuse_shapes
 from lapwing.bayes.likelihoods.links import Link
 from lapwing.bayes.likelihoods.spread import Spread
@@ -185,15 +186,23 @@ class Categorical(Likelihood):
         probabilities = outputs.softmax(1)
         return softmax_root(probabilities, _complement(probabilities.sqrt()))
 
-    def expected(self, mean: Tensor, covariance: Tensor, targets: Tensor) -> Expectation:
-        """E log p and its derivatives for outputs N(mean, covariance), by antithetic points."""
+    def contrasts(self, outputs: int) -> Tensor:  # (c, c − 1)
+        """Helmert's: what all logits share changes no probability."""
+        return helmert(outputs)
 
-        def values(at: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            probabilities = at.softmax(1)
-            hessian = torch.diag_embed(probabilities) - probabilities[:, :, None] * probabilities[:, None, :]
-            return self.log_density(at, targets), self.gradient(at, targets), hessian
+    def expected(self, mean: Tensor, covariance: Tensor, targets: Tensor, seed: int = 0) -> Expectation:
+        """E log p and its derivatives for outputs N(mean, covariance), over the contrasts of the logits.
 
-        return by_points(values, mean, covariance)
+        Two classes have one, over which the average is by quadrature; more are averaged over by points.
+        """
+        contrasts = self.contrasts(mean.shape[1]).to(mean)
+        inside, wide = mean @ contrasts, contrasts.mT @ covariance @ contrasts
+        if mean.shape[1] == 2:
+            found = _expected_of_two(inside, wide, targets)
+        else:
+            found = by_points(partial(_softmax_density, contrasts.double(), targets), inside, wide, seed)
+        curvature = contrasts @ found.curvature @ contrasts.mT
+        return Expectation(found.log_density, found.gradient @ contrasts.mT, curvature, found.standard_error)
 
     def shared_hessian(self, inner: LinearOperator, outputs: Tensor, weights: Tensor) -> Tensor:  # (q · c, q · c)
         """By pairs of classes: c times fewer operations than by a root."""
@@ -218,6 +227,31 @@ class Categorical(Likelihood):
         softmax = (mean + spread.deviations()).softmax(-1)
         average = distributions.Categorical(softmax.mean(0)).entropy()
         return (average - distributions.Categorical(softmax).entropy().mean(0)).clamp_min(0)
+
+
+@cache
+def helmert(classes: int) -> Tensor:  # (c, c − 1)
+    """Orthonormal columns that sum to zero: each class against the mean of those before it."""
+    below = torch.ones(classes, classes - 1, dtype=torch.float64).triu()
+    found = below - torch.diag(torch.arange(1.0, classes, dtype=torch.float64), -1)[:, : classes - 1]
+    return found / found.norm(dim=0)
+
+
+def _expected_of_two(mean: Tensor, covariance: Tensor, targets: Tensor) -> Expectation:
+    """Of one contrast u, by the logit √2 u of class 0."""
+    first = (targets == 0).to(mean)
+    logit, variance = 2**0.5 * mean[:, 0], 2 * covariance[:, 0, 0]
+    softplus, sigma, slope = logistic(logit, variance)
+    return Expectation(first * logit - softplus, 2**0.5 * (first - sigma)[:, None], 2 * slope[:, None, None])
+
+
+def _softmax_density(contrasts: Tensor, targets: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+    """log p of class numbers and its gradient in contrasts (points, n, k)."""
+    logits = at @ contrasts.mT
+    total = logits.logsumexp(2)
+    own = contrasts[targets]
+    gradient = own - (logits - total[:, :, None]).exp() @ contrasts
+    return (at * own).sum(2) - total, gradient
 
 
 def softmax_root(probabilities: Tensor, columns: Tensor) -> Tensor:  # (..., c), (..., c, k) -> (..., c, k)

@@ -257,7 +257,7 @@ class Gaussian(Likelihood):
         terms = self.row_precision(targets).to(squares) * self._counts(targets, weights).to(squares) * squares
         return self.noise_groups(targets, targets.numel()).to(terms.device).bincount(terms)
 
-    def expected(self, mean: Tensor, covariance: Tensor, targets: Tensor) -> Expectation:
+    def expected(self, mean: Tensor, covariance: Tensor, targets: Tensor, seed: int = 0) -> Expectation:  # noqa: ARG002
         """E log p and its derivatives for outputs N(mean, covariance), in closed form."""
         precision, variance = self._precision(mean), own_variances(mean, covariance)
         return Expectation(

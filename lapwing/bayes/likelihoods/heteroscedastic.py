@@ -99,7 +99,7 @@ class HeteroscedasticGaussian(Likelihood):
         _, log_variance = _halves(outputs)
         return counted(_joined((-log_variance).exp(), torch.full_like(log_variance, 0.5), outputs), weights)
 
-    def expected(self, mean: Tensor, covariance: Tensor, targets: Tensor) -> Expectation:
+    def expected(self, mean: Tensor, covariance: Tensor, targets: Tensor, seed: int = 0) -> Expectation:  # noqa: ARG002
         """E log p and its derivatives for outputs N(mean, covariance), in closed form; the curvature is the Hessian's.
 
         Times e^−s a Gaussian is one whose mean has moved by minus the covariance with the log variance s.

@@ -46,6 +46,11 @@ class Likelihood(ABC):
     def links(self) -> tuple[Link, ...]:
         """How Gaussian outputs can become a prediction, the default first."""
 
+    @property
+    def wide_link(self) -> Link:
+        """The one that is right however wide the outputs are."""
+        return next(link for link in ("quadrature", "monte carlo", self.links[0]) if link in self.links)
+
     def checked_link(self, link: Link) -> Link:
         """The link, or an error where this likelihood has no such one."""
         if link not in self.links:
@@ -297,10 +302,15 @@ class Likelihood(ABC):
         """Sᵀ times columns of shape (*outputs' shape, k)."""
         return self.hessian_root(outputs, columns, weights, targets)
 
-    def expected(self, mean: Tensor, covariance: Tensor, targets: Tensor) -> Expectation:
+    def contrasts(self, outputs: int) -> Tensor:  # (c, k)
+        """Orthonormal columns C such that the density depends on the c outputs of a datum through Cᵀf alone."""
+        return torch.eye(outputs, dtype=torch.float64)
+
+    def expected(self, mean: Tensor, covariance: Tensor, targets: Tensor, seed: int = 0) -> Expectation:  # noqa: ARG002
         """E log p and its derivatives for outputs N(mean, covariance): elementwise, by quadrature.
 
-        `covariance` has the mean's shape where every output stands alone, or is (n, c, c).
+        `covariance` has the mean's shape where every output stands alone, or is (n, c, c). `seed` is that of the points
+        where several outputs are averaged over by points.
         """
         wide = targets.double() if targets.is_floating_point() else targets
 

@@ -160,15 +160,20 @@ class OwnLikelihood(Likelihood):
         root = (vectors * values.clamp_min(0).sqrt()[:, None]) @ vectors.mT
         return counted(root @ columns, None if weights is None else weights.sqrt())
 
-    def expected(self, mean: Tensor, covariance: Tensor, targets: Tensor) -> Expectation:
+    def expected(self, mean: Tensor, covariance: Tensor, targets: Tensor, seed: int = 0) -> Expectation:
         """E log p and its derivatives for outputs N(mean, covariance): by quadrature, or for several by points."""
         wide = targets.double() if targets.is_floating_point() else targets
 
         def values(at: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             return self.log_density(at, wide), self._slope(at, wide, False)[0], self._hessian(at, wide)
 
+        def at_points(at: Tensor) -> tuple[Tensor, Tensor]:
+            flat, again = at.reshape(-1, self.outputs), wide.repeat(len(at))
+            slopes = self._slope(flat, again, False)[0]
+            return self.log_density(flat, again).reshape(at.shape[:2]), slopes.reshape(at.shape)
+
         if self.outputs > 1:
-            return by_points(values, mean, covariance)
+            return by_points(at_points, mean, covariance, seed)
         found = by_quadrature(values, mean, own_variances(mean, covariance))
         return Expectation(found.log_density, found.gradient, as_given(found.curvature, covariance))
 

@@ -66,7 +66,7 @@ class Poisson(Likelihood):
         """The diagonal of the Hessian in the outputs, which is all of it: the rates."""
         return counted(outputs.exp(), weights)
 
-    def expected(self, mean: Tensor, covariance: Tensor, targets: Tensor) -> Expectation:
+    def expected(self, mean: Tensor, covariance: Tensor, targets: Tensor, seed: int = 0) -> Expectation:  # noqa: ARG002
         """E log p and its derivatives for outputs N(mean, covariance), in closed form: the mean rate is e^(m + v/2)."""
         rate = (mean + 0.5 * own_variances(mean, covariance)).exp()
         return Expectation(

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
+import torch
 from torch import Tensor
 
 from lapwing.linalg.operators import LinearOperator
@@ -21,6 +22,13 @@ class GaussianSurrogate:
     noise_of: Tensor  # (rows,), the noise group of each row
     counts: Tensor  # (noise groups,), observations, weights included; 0 where the fit is a log probability
     log_weight: float  # ½ Σ log of the precisions given per row; 0 where none are
+
+    @staticmethod
+    def without_targets(features: LinearOperator) -> GaussianSurrogate:
+        """A curvature alone, whose mean is found elsewhere."""
+        rows = features.shape[0]
+        zeros, group = torch.zeros(rows, dtype=torch.float64), torch.zeros(rows, dtype=torch.long)
+        return GaussianSurrogate(features, zeros, group, torch.zeros(1, dtype=torch.float64), 0.0)
 
 
 @final

@@ -20,7 +20,7 @@ from lapwing.bayes.methods.interface import FileContext, Leverages, Method, Run,
 from lapwing.bayes.methods.packing import LARGEST, named, pack_statistics, prefixed, unpack_fit, unpack_statistics
 from lapwing.bayes.methods.storing import in_double, stored
 from lapwing.bayes.noise import DATA, Noise
-from lapwing.bayes.priors import DiagonalPrior, Prior
+from lapwing.bayes.priors import DiagonalPrior, Prior, options
 from lapwing.bayes.statistics import (
     LOWEST_RATIO,
     Statistics,
@@ -48,6 +48,7 @@ class Exact(Method):
     spectrum: Spectrum | None = field(default=None, repr=False, compare=False)  # of the features, where it is known
     newton: NewtonSteps = field(default=AS_NEEDED, repr=False)  # to the mode, where the noise is not Gaussian
     takes_no_draws = True
+    takes_expected_curvature = True
 
     def check(self, model: LinearModel, prior: Prior) -> None:  # noqa: ARG002
         """Refuse a decomposition of many outputs a datum that cannot fit, before any of their Jacobian is made."""
@@ -82,7 +83,10 @@ class Exact(Method):
         """By eigen-decomposition; from singular values where the Gram matrix turns out too coarse."""
         side: Side = self.side_for(model)
         model, on = _prepared(model, prior, run)
-        fit = fit_of(model, on, self.newton)
+        fit = fit_of(model, on, self.newton, run.curvature, prior.free(len(on.precision)))
+        own = self._own_optimum(model, prior, fit, run)
+        if own is not None:
+            fit, on = own.fit, own.prior
         why = run.why
         while True:
             rows, d = model.features.shape
@@ -90,15 +94,36 @@ class Exact(Method):
             known = None if side == "svd" else self.spectrum
             posterior = ExactPosterior.of(fit, on, side, run, known)
             run.report("maximising the evidence")
-            optimum = run.optimum(posterior.problem(run), prior, model.likelihood, posterior.precisions)
+            optimum = own.optimum if own is not None else self._optimum(posterior, prior, model, run)
             error = gram_error(posterior.statistics, optimum.at)
             if side == "svd" or error <= COARSE:
                 break
             side, why = "svd", "noise so small beside the prior that a Gram matrix would be too coarse"
         found = posterior.at(replace(on, precision=optimum.at.prior), optimum.at.noise)
-        return replace(
-            found, eps=round_off(model.features), diagnostics=self._told(model, found, optimum, error, run, why)
-        )
+        told = self._told(model, found, optimum, error, run, why)
+        if own is not None:
+            told = replace(told, prior=own.name)
+        return replace(found, eps=round_off(model.features), diagnostics=told)
+
+    def _own_optimum(self, model: LinearModel, prior: Prior, first: Fit, run: Run) -> OwnOptimum | None:
+        """The best precision by the search of the fit itself, under the likeliest of several priors."""
+        best: OwnOptimum | None = None
+        if not prior.tuned or prior.hyperprior is not None:
+            return None
+        for number, option in enumerate(options(prior)):
+            run.report(f"looking for the best Gaussian under {type(option).__name__}")
+            fit = first
+            if number:
+                on = option.on(model.features, model.row_weights, model.blocks)
+                fit = fit_of(model, on, self.newton, run.curvature, option.free(len(on.precision)))
+            found = OwnOptimum.of(fit, type(option).__name__)
+            if found is None or (best is not None and found.optimum.trace[-1] <= best.optimum.trace[-1]):
+                continue
+            best = found
+        return best
+
+    def _optimum(self, posterior: ExactPosterior, prior: Prior, model: LinearModel, run: Run) -> Optimum:
+        return run.optimum(posterior.problem(run), prior, model.likelihood, posterior.precisions)
 
     def _told(
         self, model: LinearModel, found: ExactPosterior, optimum: Optimum, error: float, run: Run, why: str
@@ -109,6 +134,26 @@ class Exact(Method):
             converged=optimum.converged, round_off=(EPS * error) ** 0.5 if found.side == "svd" else error,
             noise_at_floor=at_floor,
         )  # fmt: skip
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class OwnOptimum:
+    """A fit at the best precision that its own search found, and under which prior."""
+
+    fit: Fit
+    optimum: Optimum
+    prior: DiagonalPrior
+    name: str
+
+    @staticmethod
+    def of(fit: Fit, name: str) -> OwnOptimum | None:
+        """None where a fit leaves its precisions to a search from outside."""
+        found = fit.optimum()
+        if found is None:
+            return None
+        at, optimum = found
+        return OwnOptimum(at, optimum, at.prior, name)
 
 
 @final
@@ -130,7 +175,9 @@ class ExactPosterior(WhitenedPosterior):
     @staticmethod
     def of(fit: Fit, prior: DiagonalPrior, side: Side | None, run: Run, spectrum: Spectrum | None) -> ExactPosterior:
         """The posterior of a fit at the precisions of its prior, at unit noise."""
-        known = summarise(fit.surrogate, prior, side=side, noise=run.noise, draws=run.draws, spectrum=spectrum)
+        known = summarise(
+            fit.surrogate, prior, side=side, noise=run.noise, draws=run.draws, spectrum=spectrum or fit.spectrum()
+        )
         unit = torch.ones(len(known), dtype=torch.float64)
         return ExactPosterior(known, fit, prior, unit, side, run.noise.seed, run.draws)
 
@@ -149,7 +196,9 @@ class ExactPosterior(WhitenedPosterior):
     def summary(self, fit: Fit, prior: DiagonalPrior) -> tuple[Statistics, ...]:
         """The statistics of other rows, with the same noise."""
         side: Side | None = "svd" if self.side == "svd" else None
-        return summarise(fit.surrogate, prior, side=side, noise=Noise(self.seed), draws=self.draws)
+        return summarise(
+            fit.surrogate, prior, side=side, noise=Noise(self.seed), draws=self.draws, spectrum=fit.spectrum()
+        )
 
     @cached_property
     def whitened(self) -> Whitened:
@@ -286,12 +335,13 @@ def gram_error(statistics: tuple[Statistics, ...], at: Precisions) -> float:
 def _prepared(model: LinearModel, prior: Prior, run: Run) -> tuple[LinearModel, DiagonalPrior]:
     """The model with stored features, and the prior on them.
 
-    Under Gaussian noise those of a network are in double precision, since the evidence sees the last digits of J w̄.
-    Under other likelihoods they are stored first, since the prior looks at every row too.
+    Those of a network are in double precision: under Gaussian noise the evidence sees the last digits of J w̄, and under
+    a wide prior variances are small differences. Under other likelihoods than Gaussian noise they are stored first,
+    since the prior looks at every row too.
     """
     if not model.likelihood.constant_curvature:
         model = stored(model, run.report)
     on = run.prior_on(prior, model)
-    if model.features.rows_are_cheap:
+    if model.features.rows_are_cheap or model.point is not None:
         model = replace(model, features=in_double(model.features))
     return model, on

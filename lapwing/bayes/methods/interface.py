@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lapwing.bayes.diagnostics import Diagnostics
 from lapwing.bayes.evidence import EvidenceParts, Optimum, Precisions, Problem, Tuning
-from lapwing.bayes.fits import Fit, Packed
+from lapwing.bayes.fits import Curvature, Fit, Packed
 from lapwing.bayes.journals import kept_prior
 from lapwing.bayes.likelihoods import Likelihood, Spread
 from lapwing.bayes.linear_model import LinearisationPoint, LinearModel
@@ -44,6 +44,7 @@ class Run:
     report: Report
     journal: Journal | None = None
     why: str = "as asked"  # this method
+    curvature: Curvature | None = None  # where that of the likelihood is taken; None is Laplace's
 
     def prior_on(self, prior: Prior, model: LinearModel) -> DiagonalPrior:
         """A prior on the features of a model, which takes a pass over the data."""
@@ -75,6 +76,7 @@ class Run:
 class Method(ABC):
     """A way to find a posterior, as a value: what has parameters is passed to `infer` as one of these."""
 
+    takes_expected_curvature: ClassVar[bool] = False  # whether it can average the curvature over the posterior
     takes_no_draws: ClassVar[bool] = False  # whether draws=0 is possible: others learn the effective dimension by them
 
     @abstractmethod

@@ -70,7 +70,7 @@ class Solver(Method):
         """By solves, from where a small Krylov space says to begin."""
         check_adjoint(model.features, generator=torch.Generator().manual_seed(0))
         on = run.prior_on(prior, model)
-        fit = fit_of(model, on)
+        fit = fit_of(model, on, curvature=run.curvature)
         sampler = Sampler.of(fit.surrogate, on, self, run.noise, run.draws)
         begin, sampler = _begin(sampler, fit, on, model, prior, run)
         free = what_is_free(

@@ -102,7 +102,7 @@ class Krylov(Method):
         """By one space, large enough for the precisions that it is tuned to."""
         check_adjoint(model.features, generator=torch.Generator().manual_seed(0))
         on = run.prior_on(prior, model)
-        fit = fit_of(model, on, self.newton)
+        fit = fit_of(model, on, self.newton, run.curvature)
         posterior, optimum = self._tuning(fit, prior, run)(self, fit, on, model, prior, run)
         if posterior.is_cut_short and self.fallback is not None:
             because = "the basis of a Krylov space would not fit into memory"

@@ -18,6 +18,8 @@ POINTS = 81
 LABEL_POINTS = 41  # where every point takes probabilities
 MODE_POINTS = 21  # where every point takes a mode
 SOLVED_POINTS = 9  # where every point takes a solve
+STEP = 4.0  # by which a precision is multiplied on the way to a better one, and in the end its root
+MOST_STEPS = 8  # one way
 
 Density = Callable[[float], tuple[float, float]]  # of a ratio of old to new precision: score, noise multiple
 
@@ -33,6 +35,7 @@ class Curve:
     held_out: Tensor | None  # (points,), mean log predictive density of a target
     best_precision: float
     best_noise: float
+    start: float = 1.0  # the precision that the curve was begun from
 
     @property
     def edge(self) -> Literal["stiffest", "widest"] | None:
@@ -44,9 +47,18 @@ class Curve:
             return "widest"
         return "stiffest" if best == len(self.held_out) - 1 else None
 
+    @property
+    def at_own(self) -> float:
+        """The held-out density at the precision that the curve is in multiples of, before it was scaled."""
+        assert self.held_out is not None
+        return float(self.held_out[int((self.precision / self.start).log().abs().argmin())])
+
     def scaled(self, precision: float) -> Curve:
         """The curve in units of the prior precision itself."""
-        return replace(self, precision=self.precision * precision, best_precision=self.best_precision * precision)
+        return replace(
+            self, precision=self.precision * precision, best_precision=self.best_precision * precision,
+            start=self.start * precision,
+        )  # fmt: skip
 
 
 def by_evidence(problem: Problem, tune_noise: bool) -> Curve:
@@ -104,6 +116,35 @@ def by_solving(density: Density) -> Curve:
     ones = torch.ones_like(scores)
     best = float(multiples[int(scores.argmax())])
     return Curve(torch.from_numpy(multiples), ones, torch.full_like(scores, torch.nan), scores, best, 1.0)
+
+
+def climbed(density: Density) -> Curve:
+    """Held-out density uphill from the present precision, where every point is a posterior of its own."""
+    scores: dict[float, float] = {}
+
+    def score(multiple: float) -> float:
+        """A point that fails costs itself, not the curve."""
+        if multiple not in scores:
+            try:
+                scores[multiple] = density(1 / multiple)[0]
+            except FloatingPointError:
+                scores[multiple] = float("-inf")
+        return scores[multiple]
+
+    best = 1.0
+    for factor in (STEP, 1 / STEP):
+        for _ in range(MOST_STEPS):
+            if score(best * factor) <= score(best):
+                break
+            best *= factor
+    for factor in (STEP**0.5, STEP**-0.5):
+        if score(best * factor) > score(best):
+            best *= factor
+            break
+    multiples = sorted(scores)
+    found = torch.tensor([scores[multiple] for multiple in multiples], dtype=torch.float64)
+    ones, unknown = torch.ones_like(found), torch.full_like(found, torch.nan)
+    return Curve(torch.tensor(multiples, dtype=torch.float64), ones, unknown, found, best, 1.0)
 
 
 def _grid(problem: Problem, points: int) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, final
@@ -146,7 +146,8 @@ def _always(posterior: Posterior) -> tuple[dict[str, Any], dict[str, Tensor]]:
         tensors[f"likelihood.{name}"] = likelihood.pop(name)
     plain: dict[str, Any] = {
         "format": FORMAT, "lapwing": version("lapwing"), "outputs": posterior.map.outputs, "seed": posterior.seed,
-        "link": posterior.link, "temperature": posterior.temperature, "groups": list(prior.names),
+        "link": posterior.link, "temperature": posterior.temperature,
+        "network_temperature": posterior.network_temperature, "groups": list(prior.names),
         "diagnostics": posterior.diagnostics.plain(), "likelihood": likelihood,
         "ledger": {"rows": posterior.ledger.rows, "removed": list(posterior.ledger.removed)},
         "effective_dimension": _estimate(gaussian.effective_dimension), **_evidence(posterior),
@@ -154,7 +155,9 @@ def _always(posterior: Posterior) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if posterior.network_residual_rms is not None:
         tensors["network_residual_rms"] = posterior.network_residual_rms
     if point is not None:
-        plain["network"] = {"names": list(point.names), "fingerprint": point.fingerprint()}
+        plain["network"] = {
+            "names": list(point.names), "fingerprint": point.fingerprint(), "through_zero": point.through_zero
+        }  # fmt: skip
         tensors["weights"] = point.weights
         if point.mask is not None:
             tensors["mask"] = point.mask
@@ -164,7 +167,7 @@ def _always(posterior: Posterior) -> tuple[dict[str, Any], dict[str, Tensor]]:
 def _mean(posterior: Posterior) -> Tensor:
     """The mean where it is known or predictions need it: a file of held-out tuning is not the place to look for it."""
     known = posterior.gaussian.__dict__.get("mean")
-    looked_for = posterior.map.point is None or posterior.held_out_curve is None
+    looked_for = posterior.map.centre == "linear" or posterior.held_out_curve is None
     if known is not None or looked_for:
         return posterior.mean
     return torch.full_like(posterior.prior.scale, torch.nan)
@@ -218,6 +221,8 @@ def restore(
     try:
         stored = as_now(stored)
         _check(stored)
+        if point is not None:
+            point = replace(point, through_zero=bool(stored.value("network").get("through_zero", False)))
         return _rehearsed(_restored(stored, features_at, point))
     except (TypeError, KeyError, AttributeError, RuntimeError, IndexError, ArithmeticError, MemoryError) as error:
         raise ValueError(f"{stored.path}: the file does not hold what it should ({error})") from error
@@ -266,6 +271,7 @@ def _restored(
         map=FeatureMap(features_at, point, stored.value("outputs"), len(prior.scale)),
         ledger=DataLedger(ledger["rows"], tuple(ledger["removed"])), link=stored.value("link"),
         temperature=stored.value("temperature"), held_out_curve=_curve(stored),
+        network_temperature=stored.plain.get("network_temperature"),
         network_residual_rms=stored.tensors.get("network_residual_rms"),
     )  # fmt: skip
 

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from lapwing.bayes.posterior.posterior import Posterior
 
 Temperature = float | Literal["tune"]
+NETWORK, SCALED = "network alone", "temperature scaling"  # candidates for the probabilities of new observations
+OWN, HELD_OUT = "posterior", "posterior, precision by held-out data"
+TEMPERATURES = 0.2, 20.0  # between which one is looked for: few data would choose any
 LEAST = -1e4  # a log density below counts as this: one impossible datum must not hide what the others say
 
 
@@ -82,7 +85,8 @@ def tuned(posterior: Posterior, validation: Any, link: Link, temperature: Temper
         _check_noise(of, posterior.map.outputs)
     outputs = None if point is None else of.as_rows(point.outputs_at(held.inputs)).double().cpu()
     known = _held_out(posterior, of, held, link, features, outputs)
-    curve, at_temperature = _curve(posterior, known, features, held, outputs, temperature)
+    around = None if posterior.map.centre == "linear" else outputs
+    curve, at_temperature = _curve(posterior, known, features, held, around, temperature)
     found = posterior.at_multiple(curve.best_precision, curve.best_noise, "held-out density")
     scale = float(posterior.prior.precision[0])
     rival = _rival(posterior, known, features, held) if of.has_classes else None
@@ -91,9 +95,43 @@ def tuned(posterior: Posterior, validation: Any, link: Link, temperature: Temper
         held_out=None if curve.held_out is None else float(curve.held_out.max()),
         temperature_scaling=None if rival is None else asdict(rival),
     )  # fmt: skip
-    return replace(
+    found = replace(
         found, held_out_curve=curve.scaled(scale), link=link, temperature=at_temperature, diagnostics=diagnostics,
         network_residual_rms=None,  # the noise is now that around the network
+    )  # fmt: skip
+    if outputs is None or not of.is_discrete or temperature != 1.0:
+        return found
+    return _chosen(posterior, found, known, outputs, rival)
+
+
+def _chosen(
+    before: Posterior, found: Posterior, known: HeldOut, outputs: Tensor, rival: TemperatureScaling | None
+) -> Posterior:
+    """The candidate with the largest held-out density: the posterior, the network alone, or that over a temperature.
+
+    Where a simpler one wins, the posterior that ranks inputs is the one whose precision the bound chose.
+    """
+    curve = found.held_out_curve
+    assert curve is not None
+    assert curve.held_out is not None
+    certain = Spread(torch.zeros_like(outputs), None)
+    plain = replace(known, link="probit" if "probit" in known.likelihood.links else known.link)
+    scores = {NETWORK: plain.density(outputs, certain)[0]}
+    temperatures = {NETWORK: 1.0}
+    if rival is not None:
+        scores[SCALED], temperatures[SCALED] = rival.held_out, rival.temperature
+    own = before.gaussian.moves
+    if own:
+        scores[OWN] = curve.at_own
+    scores[HELD_OUT] = float(curve.held_out.max())
+    winner = max(scores, key=lambda name: scores[name])
+    kept = before if own and winner in (OWN, *temperatures) else found
+    told = replace(found.diagnostics, candidate=winner, candidates=scores)
+    if kept is before:
+        told = replace(told, tuned_by=before.diagnostics.tuned_by)
+    return replace(
+        kept, diagnostics=told, network_temperature=temperatures.get(winner), link=found.link,
+        held_out_curve=found.held_out_curve, network_residual_rms=None,
     )  # fmt: skip
 
 
@@ -114,7 +152,7 @@ def scale_temperature(
     def score(log_temperature: float) -> float:
         return float(likelihood.log_prob(outputs * np.exp(-log_temperature), targets, weights)) / count
 
-    found = scipy.optimize.minimize_scalar(lambda x: -score(x), bounds=(-4, 6), method="bounded")
+    found = scipy.optimize.minimize_scalar(lambda x: -score(x), bounds=np.log(TEMPERATURES), method="bounded")
     return TemperatureScaling(float(np.exp(found.x)), score(found.x), score(0.0))
 
 
@@ -179,20 +217,19 @@ def _by_solving(
 
     def density(ratio: float) -> tuple[float, float]:
         there = posterior.at_multiple(1 / ratio, 1.0)
-        centre = there.outputs_at(features, held.inputs, "network")
+        centre = there.outputs_at(features, held.inputs)
         rows = there.likelihood.as_rows(centre).double().cpu()
         found = there.uncertainty_at(features, centre).spread
         return replace(known, tunes_noise=False).density(rows, found, temperature)
 
     if posterior.gaussian.moves:
-        problem = posterior.gaussian.problem_in_multiples()
-        return curves.held_out(problem, density, curves.MODE_POINTS, with_evidence=False), temperature
+        return curves.climbed(density), temperature
     return curves.by_solving(density), temperature
 
 
 def _rival(posterior: Posterior, known: HeldOut, features: LinearOperator, held: Observed) -> TemperatureScaling:
     """Temperature scaling on the same data, of the network or of the linear model's own mean."""
-    centre = posterior.outputs_at(features, held.inputs, "network")
+    centre = posterior.outputs_at(features, held.inputs, "linear" if posterior.map.point is None else "network")
     outputs = known.likelihood.as_rows(centre).double().cpu().reshape(known.shape)
     return scale_temperature(known.likelihood, outputs, known.targets, held.weights)
 

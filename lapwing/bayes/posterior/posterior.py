@@ -13,7 +13,7 @@ from torch import Tensor
 from lapwing.bayes.diagnostics import Diagnostics
 from lapwing.bayes.evidence import EvidenceParts
 from lapwing.bayes.fits import LOST
-from lapwing.bayes.likelihoods import Likelihood
+from lapwing.bayes.likelihoods import Likelihood, Spread
 from lapwing.bayes.likelihoods.links import Link
 from lapwing.bayes.linear_model import LinearisationPoint, LinearModel, check_finite
 from lapwing.bayes.methods.interface import WeightPosterior
@@ -32,6 +32,9 @@ from lapwing.linalg.devices import map_tensors
 from lapwing.linalg.estimators import Estimate
 from lapwing.linalg.memory import check_memory
 from lapwing.linalg.operators import LinearOperator
+
+
+Centre = Literal["network", "linear"]
 
 
 @final
@@ -57,6 +60,11 @@ class FeatureMap:
         if features.shape[1] != self.weights:
             raise ValueError(f"inputs have {features.shape[1]} features, the model was fitted with {self.weights}")
         return features
+
+    @property
+    def centre(self) -> Centre:
+        """What predictions are drawn around if nothing else is asked for."""
+        return "linear" if self.point is None or self.point.through_zero else "network"
 
     def reshape_outputs(self, values: Tensor) -> Tensor:
         """Flat outputs as (n,) or (n, m)."""
@@ -92,6 +100,7 @@ class Posterior:
     ledger: DataLedger = field(repr=False)
     link: Link
     temperature: float = 1.0  # of class labels: logits are divided by it
+    network_temperature: float | None = None  # where held-out data chose the network's own probabilities, over this
     model: LinearModel | None = field(repr=False, default=None)  # with the training data; None in a file
     network_residual_rms: Tensor | None = field(repr=False, default=None)  # (noise groups,), where noise was tuned
     held_out_curve: curves.Curve | None = field(repr=False, default=None)
@@ -149,35 +158,36 @@ class Posterior:
     def functions(self, inputs: Any) -> Tensor:  # (draws, *outputs)
         """Joint draws of the model's outputs, from the same weights at every call.
 
-        Those of a network are its own outputs plus J z.
+        Those of a network are its own outputs plus J z; where mean and covariance were found together, J θ.
         """
         features = self.map.features(inputs)
-        centre = self.outputs_at(features, inputs, "network")
+        centre = self.outputs_at(features, inputs)
         columns = self.gaussian.deviations.to(features.like)
         return centre + self.likelihood.to_output_layout((features @ columns).mT, centre, -1).to(centre)
 
-    def outputs_at(self, features: LinearOperator, inputs: Any, mean: Literal["network", "linear"]) -> Tensor:
+    def outputs_at(self, features: LinearOperator, inputs: Any, mean: Centre | None = None) -> Tensor:
         """What predictions at inputs with these features are drawn around."""
         point = self.map.point
-        if point is not None and mean == "network":
+        if point is not None and (mean or self.map.centre) == "network":
             return point.outputs_at(inputs)
         weights = self.mean.to(features.like)
         if not bool(weights.isfinite().all()):
             raise ValueError(LOST)
         if point is None:
             return self.map.reshape_outputs(features @ weights)
-        outputs = point.outputs_at(inputs)
-        shift = features @ (weights - point.weights.to(weights))
+        outputs, origin = point.expanded(point.outputs_at(inputs))
+        shift = features @ (weights - origin.to(weights))
         return outputs + self.likelihood.to_output_layout(shift, outputs).to(outputs)
 
     def predict(
         self, inputs: Any, *, batch_size: int | None = None, link: Link | None = None, bounds: bool = False,
-        mean: Literal["network", "linear"] = "network", shard: bool = False,
+        mean: Centre | None = None, shard: bool = False,
     ) -> Prediction:  # fmt: skip
         """The predictive distribution at new inputs: closed form or from draws, with function draws beside it.
 
-        The mean of a linearised network is the network's own output, or with mean="linear" that of the linear model;
-        a noise that evidence found counts around the former as no less than what the network leaves of its own data.
+        The mean is the one that belongs to the covariance: that of the linear model where both were found together, as
+        for labels and counts, and else the network's own output. mean="linear" or "network" asks for one of them; a
+        noise that evidence found counts around the latter as no less than what the network leaves of its own data.
         `link` says how logits become probabilities; None is the one that the precision was tuned with. With `bounds`, a
         Krylov posterior adds lower and upper bounds on its variances, which on the dual side take a pass over the
         training data. With `shard`, all processes of a job that call this together predict at a share of the inputs
@@ -191,9 +201,22 @@ class Posterior:
             )  # fmt: skip
         centre = self.outputs_at(features, inputs, mean)
         self._check_fits(features, centre)
-        return self._prediction(features, centre, self._around(mean), link or self.link, bounds, batch_size)
+        around = self._around(mean or self.map.centre)
+        found = self._prediction(features, centre, around, link or self.link, bounds, batch_size)
+        if self.network_temperature is None or mean is not None or link is not None:
+            return found
+        return replace(found, simpler=self._simpler(inputs, self.network_temperature))
 
-    def _around(self, mean: Literal["network", "linear"]) -> Likelihood:
+    def _simpler(self, inputs: Any, temperature: float) -> Observation:
+        """The network's own outputs over a temperature, as if they were certain."""
+        of, point = self.likelihood, self.map.point
+        assert point is not None
+        outputs = of.as_rows(point.outputs_at(inputs))
+        certain = Spread(torch.zeros_like(outputs), None)
+        link: Link = "probit" if "probit" in of.links else of.links[0]
+        return Observation(of, link, certain, outputs, temperature)
+
+    def _around(self, mean: Centre) -> Likelihood:
         """The likelihood, with no less noise around the network's own outputs than it leaves of its training data.
 
         Evidence finds the noise that the linear model's mode leaves. A network that is short of its minimum leaves
@@ -261,7 +284,7 @@ class Posterior:
                 [0.1875, 0.5625]], dtype=torch.float64)
         """
         features = self.map.features(inputs)
-        centre = self.outputs_at(features, inputs, "network")
+        centre = self.outputs_at(features, inputs)
         chosen = places(outputs, tuple(centre.shape))
         numbers = self.likelihood.to_output_layout(torch.arange(centre.numel()), centre).reshape(-1)
         mean = centre.reshape(-1).cpu()[chosen].double()

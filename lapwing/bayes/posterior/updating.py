@@ -60,7 +60,9 @@ def finished(posterior: Posterior, gaussian: WeightPosterior, *, retune: bool) -
 def observed(posterior: Posterior, data: Any) -> LinearModel:
     """Data as a linear model: of a pair of inputs and targets, of batches of such, or one that is there."""
     if isinstance(data, LinearModel):
-        return _checked(posterior, data)
+        more = _checked(posterior, data)
+        known = posterior.map.point
+        return more.through_zero() if known is not None and known.through_zero else more
     pair = isinstance(data, tuple) and len(data) == 2
     with torch.random.fork_rng(devices=[]):  # a loader draws a seed, and may shuffle, so it is read once
         batches = data if pair else list(data)
@@ -72,7 +74,7 @@ def observed(posterior: Posterior, data: Any) -> LinearModel:
     if targets.numel() != shape.numel():
         raise ValueError(f"targets of shape {tuple(targets.shape)} do not fit the {rows} outputs at these inputs")
     offset = None
-    if point is not None:
+    if point is not None and not point.through_zero:
         outputs = point.outputs_at(inputs).double()
         if outputs.ndim > 2 and not of.constant_curvature:
             raise ValueError(

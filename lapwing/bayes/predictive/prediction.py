@@ -56,6 +56,10 @@ class Prediction:
     `epistemic_variance` is what more data would remove, `aleatoric_variance` the noise of an observation. For class
     labels outputs are logits, and `probs` what follows from them; for counts they are logarithms of rates. What a new
     observation itself will be is in `expectation`, `interval`, `log_prob` and `distribution`.
+
+    Where a posterior was compared with simpler candidates on held-out data and one of them won, `probs`, `entropy`,
+    `log_prob` and what else speaks of a new observation are the winner's. Scores that rank inputs (`novelty`,
+    `mutual_information`, `score_variance`), `mean`, `epistemic_variance` and draws are the posterior's always.
     """
 
     mean: Tensor
@@ -66,6 +70,7 @@ class Prediction:
     standard_error: Tensor | None = None  # Monte-Carlo error of the variance; None where it is closed form
     bounds: tuple[Tensor, Tensor] | None = None  # on the epistemic variance, where asked for
     seed: int = 0
+    simpler: Observation | None = None  # where held-out data chose the network's own probabilities over the posterior's
 
     def __repr__(self) -> str:
         """Sizes and where to look, not thousands of numbers."""
@@ -81,7 +86,8 @@ class Prediction:
     @property
     def probs(self) -> Tensor:
         """The predictive probability of each class, or for Bernoulli of each target being one."""
-        found = self.likelihood.probabilities(self.observation.link, *self.observation.cooled)
+        of = self._predicted
+        found = self.likelihood.probabilities(of.link, *of.cooled)
         return found.movedim(-1, self.likelihood.class_axis(found)) if found.ndim > 1 else found
 
     @property
@@ -143,7 +149,13 @@ class Prediction:
     @property
     def distribution(self) -> Distribution:
         """The predictive distribution of a new observation."""
-        return self.likelihood.predictive(self.observation.link, *self.observation.cooled)
+        of = self._predicted
+        return self.likelihood.predictive(of.link, *of.cooled)
+
+    @property
+    def _predicted(self) -> Observation:
+        """What new observations are predicted by."""
+        return self.simpler or self.observation
 
     @property
     def expectation(self) -> Tensor:
@@ -285,6 +297,7 @@ class Prediction:
             epistemic_variance=of_outputs(self.epistemic_variance),
             prior_variance=prior if isinstance(prior, str) else of_outputs(prior),
             observation=self.observation.map_tensors(of_outputs, of_draws),
+            simpler=None if self.simpler is None else self.simpler.map_tensors(of_outputs, of_draws),
             draws=None if self.draws is None else of_draws(self.draws),
             standard_error=None if error is None else of_outputs(error),
             bounds=None if self.bounds is None else (of_outputs(self.bounds[0]), of_outputs(self.bounds[1])),

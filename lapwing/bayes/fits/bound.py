@@ -1,0 +1,287 @@
+"""The best Gaussian over the weights of a linear model, by a lower bound on its evidence.
+
+With outputs f = offset + Φθ, θ ~ N(0, A⁻¹) and q = N(m, Σ), Σ⁻¹ = A + ΦᵀBΦ, the bound is
+
+    Σ E_q log p(y | f) − ½ (mᵀAm − tr(BV) + log det(I + A⁻¹ΦᵀBΦ)),    V = ΦΣΦᵀ, block by block.
+
+Where it is largest B is the curvature of −log p averaged over q, and Am = Φᵀ E_q[∂ log p] (Opper and Archambeau 2009).
+A step goes some way from B to that average and takes a Newton step with it: a natural gradient. Steps are mixed as
+Anderson (1965) does, and no step is kept that lowers the bound.
+
+Weights are whitened: θ = scale · α^−½ · z with z standard normal, so that f = offset + α^−½ Fz. B is kept as W = B/α. At
+fixed z and W the precision α scales mean and width of the outputs together and leaves the rest of the bound alone:
+that is how it is tuned, within the same loop, without a new factorisation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import exp, isfinite, log
+from typing import final
+
+import torch
+from torch import Tensor
+
+from lapwing.bayes.likelihoods.expectation import Expectation
+
+DEPTH = 6  # steps that are mixed
+MIXING = 0.7  # of the last of them
+SHORTEST = 1e-8  # step, below which none raises the bound
+ROUND_OFF = 1e-12  # of the bound
+LARGEST_STEP = 1.5  # of log α
+START = 2.0  # standard deviation of the outputs under the prior that a search begins with,
+ENDS = 0.3, 16.0  # and those of further searches, since the bound may have several maxima in α
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """What a likelihood sees of whitened weights: a few outputs k for each of n data."""
+
+    free: Tensor  # (n, k, q), columns of weights whose precision is looked for
+    fixed: Tensor  # (n, k, p), columns of weights with a given precision, in units of their prior
+    left_out: Tensor | None  # (n, k, k), variance that the prior at unit precision has outside of the free columns
+    offset: Tensor  # (n, k)
+    weights: Tensor  # (n,), how often each datum counts
+    expected: Callable[[Tensor, Tensor], Expectation]  # of outputs (n, k) with covariances (n, k, k)
+
+    @property
+    def size(self) -> int:
+        """Weights, q + p."""
+        return self.free.shape[2] + self.fixed.shape[2]
+
+    @property
+    def prior_variance(self) -> float:
+        """The mean variance of an output at unit precision."""
+        total = float(self.free.square().sum())
+        if self.left_out is not None:
+            total += float(self.left_out.diagonal(dim1=1, dim2=2).sum())
+        return max(total / max(1, self.offset.numel()), 1e-300)
+
+    def columns(self, log_precision: float) -> Tensor:  # (n, k, q + p)
+        """All columns in units of the free ones."""
+        if not self.fixed.shape[2]:
+            return self.free
+        return torch.cat([self.free, exp(0.5 * log_precision) * self.fixed], dim=2)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Averages:
+    """What the likelihood says of outputs with a mean and covariances, in units of the free columns."""
+
+    log_density: float  # Σ E log p
+    gradient: Tensor  # (n, k)
+    curvature: Tensor  # (n, k, k), the W that these outputs ask for
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Approximation:
+    """A Gaussian over the whitened weights, and how good it is."""
+
+    log_precision: float
+    mean: Tensor  # (q + p,), z
+    curvature: Tensor  # (n, k, k), W
+    factor: Tensor  # (q + p, q + p), Cholesky factor of I + DᵀWD
+    outputs: Tensor  # (n, k), Dz
+    variances: Tensor  # (n, k, k), DΣDᵀ with what was left out
+    shared: Tensor  # (n, k, k), the same with the free columns alone on the right
+    determined: float  # γ = tr(WV)
+    divergence: float  # KL from the prior
+    averages: Averages
+    residual: Tensor  # (q + p,), Dᵀg − z
+    slope: float  # of the bound in log α at fixed z and W
+
+    @property
+    def bound(self) -> float:
+        """The lower bound on the log evidence."""
+        return self.averages.log_density - self.divergence
+
+    @property
+    def gap(self) -> float:
+        """Nats that a step would gain if the bound were as curved as it is at its maximum; of W, datum by datum."""
+        step = torch.linalg.solve_triangular(self.factor, self.residual[:, None], upper=False)
+        change = (self.averages.curvature - self.curvature) @ self.variances
+        return 0.5 * float(step.square().sum()) + 0.25 * float((change * change.mT).sum().abs())
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Ascent:
+    """Where a search ended."""
+
+    at: Approximation
+    steps: int
+    evaluations: int
+    converged: bool
+
+
+@final
+class Search:
+    """A search for the maximum of the bound, in (z, W) and where it is free in α: the state of one loop."""
+
+    def __init__(self, rows: Rows, tol: float, max_steps: int) -> None:
+        self.rows, self.tol, self.max_steps = rows, tol, max_steps
+        self.evaluations = 0
+        self.stiffness = 1.0  # minus the second derivative of the bound in log α
+
+    def start(self, log_precision: float) -> Approximation:
+        """The prior itself."""
+        n, k = self.rows.offset.shape
+        nothing = torch.zeros(n, k, k, dtype=torch.float64)
+        found = self.at(log_precision, torch.zeros(self.rows.size, dtype=torch.float64), nothing)
+        if found is None:
+            raise FloatingPointError(
+                "the likelihood has no finite average under so wide a prior: use a larger prior precision"
+            )
+        return found
+
+    def at(self, log_precision: float, mean: Tensor, curvature: Tensor, towards: float = 0.0, residual: Tensor | None = None) -> Approximation | None:
+        """The Gaussian with this W, its mean as given or a Newton step of some length from there; None where it is none."""
+        self.evaluations += 1
+        columns = self.rows.columns(log_precision)
+        flat = columns.reshape(-1, columns.shape[2])
+        precision = flat.mT @ (curvature @ columns).reshape(flat.shape)
+        precision.diagonal().add_(1)
+        factor, failed = torch.linalg.cholesky_ex(precision)
+        if int(failed):
+            return None
+        if residual is not None:
+            mean = mean + towards * torch.cholesky_solve(residual[:, None], factor)[:, 0]
+        inside, shared = self._variances(columns, factor)
+        determined = float((curvature * inside).sum())
+        log_det = 2 * float(factor.diagonal().log().sum())
+        left_out = self.rows.left_out
+        known = Approximation(
+            log_precision, mean, curvature, factor, columns @ mean, inside if left_out is None else inside + left_out,
+            shared if left_out is None else shared + left_out, determined,
+            0.5 * (float(mean @ mean) - determined + log_det), Averages(0.0, mean, mean), mean, 0.0,
+        )  # fmt: skip
+        return self.averaged(known, log_precision)
+
+    def _variances(self, columns: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:  # (n, k, k) each
+        """DΣDᵀ of each datum, and DΣ[F, 0]ᵀ."""
+        n, k, size = columns.shape
+        solved = torch.linalg.solve_triangular(factor, columns.reshape(-1, size).mT, upper=False).reshape(size, n, k)
+        whole = torch.einsum("qnk,qnl->nkl", solved, solved)
+        fixed = self.rows.fixed.shape[2]
+        if not fixed:
+            return whole, whole
+        given = columns.clone()
+        given[:, :, : size - fixed] = 0
+        others = torch.linalg.solve_triangular(factor, given.reshape(-1, size).mT, upper=False).reshape(size, n, k)
+        return whole, whole - torch.einsum("qnk,qnl->nkl", solved, others)
+
+    def averaged(self, at: Approximation, log_precision: float) -> Approximation | None:
+        """The same z and W at another precision: no factorisation where no columns are fixed."""
+        rows, std = self.rows, exp(-0.5 * log_precision)
+        found = rows.expected(rows.offset + std * at.outputs, std**2 * at.variances)
+        total = float(rows.weights @ found.log_density)
+        gradient = std * rows.weights[:, None] * found.gradient
+        curvature = std**2 * rows.weights[:, None, None] * found.curvature
+        if not (isfinite(total) and bool(curvature.isfinite().all()) and bool(gradient.isfinite().all())):
+            return None
+        columns = rows.columns(log_precision)
+        residual = columns.reshape(-1, columns.shape[2]).mT @ gradient.reshape(-1) - at.mean
+        free = rows.free.shape[2]
+        moving = rows.free @ at.mean[:free]
+        slope = 0.5 * float((curvature * at.shared).sum() - (gradient * moving).sum())
+        return replace(
+            at, log_precision=log_precision, averages=Averages(total, gradient, curvature), residual=residual, slope=slope
+        )  # fmt: skip
+
+    def moved(self, at: Approximation, log_precision: float) -> Approximation | None:
+        """The same z and W at another precision."""
+        if self.rows.fixed.shape[2]:
+            return self.at(log_precision, at.mean, at.curvature)
+        return self.averaged(at, log_precision)
+
+    def ascend(self, at: Approximation, tune: bool) -> Ascent:
+        """Uphill from a Gaussian until a step would gain less than the tolerance."""
+        self.stiffness = max(1.0, at.determined / 4)
+        history: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+        length = 1.0
+        for steps in range(self.max_steps):
+            if at.gap <= self.tol and (not tune or at.slope**2 <= 2 * self.stiffness * self.tol):
+                return Ascent(at, steps, self.evaluations, True)
+            change = at.averages.curvature - at.curvature
+            newton = torch.cholesky_solve(at.residual[:, None], at.factor)[:, 0]
+            history = [*history, (at.mean, at.curvature, newton, change)][-DEPTH:]
+            found = self._higher(self._mixed(at, history), at) if len(history) > 1 else None
+            while found is None:
+                history = history[-1:]
+                trial = self.at(at.log_precision, at.mean, at.curvature + length * change, length, at.residual)
+                found = self._higher(trial, at)
+                if found is None and length < SHORTEST:
+                    return Ascent(at, steps, self.evaluations, at.gap <= 100 * self.tol)
+                length = 0.5 * length if found is None else min(1.0, 1.5 * length)
+            at = self._tuned(found) if tune else found
+        return Ascent(at, self.max_steps, self.evaluations, False)
+
+    def _higher(self, found: Approximation | None, than: Approximation) -> Approximation | None:
+        """A Gaussian, unless its bound is lower than that of another."""
+        if found is None or not found.bound >= than.bound - ROUND_OFF * (1 + abs(than.bound)):
+            return None
+        return found
+
+    def _mixed(self, at: Approximation, history: list[tuple[Tensor, Tensor, Tensor, Tensor]]) -> Approximation | None:
+        """Anderson's mixture of the last steps, their residuals measured in posterior standard deviations."""
+        trace = at.variances.diagonal(dim1=1, dim2=2).sum(1)
+        jitter = (1e-11 * trace + 1e-300)[:, None, None] * torch.eye(at.variances.shape[1], dtype=torch.float64)
+        root = torch.linalg.cholesky_ex(at.variances + jitter)[0]
+        residuals = torch.stack(
+            [torch.cat([at.factor.mT @ step, 0.5**0.5 * (root.mT @ change @ root).reshape(-1)]) for _, _, step, change in history]
+        )  # fmt: skip
+        differences = residuals[-1] - residuals[:-1]
+        gram = differences @ differences.mT
+        gram.diagonal().add_(1e-10 * gram.diagonal().max() + 1e-300)
+        shares = torch.linalg.solve(gram, differences @ residuals[-1])
+        shares = [*shares.tolist(), 1 - float(shares.sum())]
+        if not all(map(isfinite, shares)):
+            return None
+        mean, curvature = torch.zeros_like(at.mean), torch.zeros_like(at.curvature)
+        for share, (z, w, step, change) in zip(shares, history, strict=True):
+            mean += share * (z + MIXING * step)
+            curvature += share * (w + MIXING * change)
+        return self.at(at.log_precision, mean, curvature)
+
+    def _tuned(self, at: Approximation) -> Approximation:
+        """A secant step of log α towards a slope of zero."""
+        limit = LARGEST_STEP
+        for _ in range(3):
+            step = max(-limit, min(limit, at.slope / self.stiffness))
+            if abs(step) < 1e-12:
+                return at
+            found = self.moved(at, at.log_precision + step)
+            if found is not None:
+                stiffness = (at.slope - found.slope) / step
+                self.stiffness = max(stiffness, 1e-3 * self.stiffness, 1e-6) if stiffness > 0 else self.stiffness / 3
+                if self._higher(found, at) is not None:
+                    return found
+            limit = abs(step) / 2
+        return at
+
+
+def maximum(rows: Rows, log_precision: float | None, tol: float, max_steps: int = 200, ends: bool = True) -> Ascent:
+    """The best Gaussian at a precision, or where that is None at the best one, looked for from several starts."""
+    if log_precision is not None:
+        search = Search(rows, tol, max_steps)
+        return search.ascend(search.start(log_precision), tune=False)
+    starts = (START, *ENDS) if ends else (START,)
+    found = []
+    for std in starts:
+        search = Search(rows, tol, max_steps)
+        found.append(search.ascend(search.start(log(rows.prior_variance / std**2)), tune=True))
+    return max(found, key=lambda one: one.at.bound)
+
+
+def from_near(rows: Rows, near: Ascent, log_precision: float, tol: float, max_steps: int = 200) -> Ascent:
+    """The best Gaussian at a precision, from that at another: at the same z and W, or with B and m kept."""
+    search = Search(rows, tol, max_steps)
+    at = near.at
+    change = exp(at.log_precision - log_precision)
+    starts = [search.at(log_precision, at.mean, at.curvature), search.at(log_precision, at.mean / change**0.5, at.curvature * change)]
+    known = [one for one in starts if one is not None] or [search.start(log_precision)]
+    return search.ascend(max(known, key=lambda one: one.bound), tune=False)

@@ -1,0 +1,391 @@
+"""Gaussian variational inference in the linear model: mean and curvature averaged over the posterior itself.
+
+At a confident output the curvature of a label is zero, so that under Laplace's approximation data that a network has
+memorised say nothing. Averaged over the posterior it is not. Mean and curvature are those at the maximum of a lower
+bound on the evidence, and follow the precision, which has its place in the same search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import log
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from lapwing.bayes.evidence import Moments, Optimum, Precisions, Problem
+from lapwing.bayes.fits import bound
+from lapwing.bayes.fits.bound import Ascent, Rows
+from lapwing.bayes.fits.columns import Reduced, reduced
+from lapwing.bayes.fits.interface import Fit, Packed, Preconditioning, in_units_of, nothing_known
+from lapwing.bayes.likelihoods import GaussianSurrogate
+from lapwing.bayes.likelihoods.expectation import Expectation
+from lapwing.bayes.linear_model import LinearModel
+from lapwing.bayes.priors import DiagonalPrior
+from lapwing.linalg.operators import BlockDiagonal, Dense, LinearOperator
+from lapwing.linalg.progress import Report
+from lapwing.linalg.spectral import Spectrum
+
+LARGEST_BYTES = 2**30  # of the columns in double precision
+LARGEST_SIDE = 6000  # of a Gram matrix of rows that are chosen from
+ENDS_SIZE = 2**26  # multiplications for a factorisation up to which a best precision is looked for from both ends
+POINTS = 9  # of a curve over the precision
+FRESH = 1  # seed of the points that the error of the others is told by
+
+
+def obstacle(model: LinearModel, groups: int) -> str | None:
+    """Why the curvature cannot be averaged over the posterior here; None where it can."""
+    rows, d = model.features.shape
+    if not model.likelihood.log_concave:
+        return "this density is not log-concave in its outputs, so that the best Gaussian is not the only one"
+    if groups > 1:
+        return "several precisions are free"
+    if model.features.rows_are_costly or 8.0 * rows * d > LARGEST_BYTES:
+        return f"{rows:,} outputs × {d:,} weights do not fit into the memory for a matrix of them"
+    if min(rows, d) > LARGEST_SIDE:
+        return f"the smaller of {rows:,} outputs and {d:,} weights is above {LARGEST_SIDE:,}"
+    return None
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class BoundSearch:
+    """The bound of a linear model under its likelihood, over the coordinates of its columns."""
+
+    model: LinearModel
+    prior: DiagonalPrior  # its scale, groups, and the precisions of groups that are not free
+    group: int  # whose precision is free
+    columns: Reduced  # of the weights in that group
+    rows: Rows
+
+    @staticmethod
+    def of(model: LinearModel, prior: DiagonalPrior, group: int) -> BoundSearch:
+        """That of a model whose features are stored, or cheap to make."""
+        scaled = contrasted(model, prior.scale)
+        n, k, _ = scaled.shape
+        own = prior.group_of == group
+        found = reduced(scaled[:, :, own].reshape(n * k, -1) if not bool(own.all()) else scaled.reshape(n * k, -1))
+        units = prior.precision.rsqrt()[prior.group_of[~own]]
+        left = None
+        if found.left_out is not None:
+            rest = found.left_out.reshape(n, k, -1)
+            left = rest @ rest.mT
+        rows = Rows(
+            found.design.reshape(n, k, -1), scaled[:, :, ~own] * units, left, _offset(model, (n, k)), _weights(model),
+            _averages(model),
+        )  # fmt: skip
+        return BoundSearch(model, prior, group, found, rows)
+
+    @property
+    def tol(self) -> float:
+        """In nats: what quadrature can tell apart, or points."""
+        return 1e-10 if self.rows.offset.shape[1] == 1 else 1e-3
+
+    @property
+    def is_cheap(self) -> bool:
+        """Whether a maximum takes about a second or less."""
+        n, k = self.rows.offset.shape
+        return n * k * self.rows.size**2 <= ENDS_SIZE
+
+    def maximum(self) -> Ascent:
+        """The best Gaussian at the best precision."""
+        return bound.maximum(self.rows, None, self.tol, ends=self.is_cheap)
+
+    def at(self, precision: float, near: Ascent | None) -> Ascent:
+        """The best Gaussian at a precision, started from that at another."""
+        if near is None:
+            return bound.maximum(self.rows, log(precision), self.tol)
+        return bound.from_near(self.rows, near, log(precision), self.tol)
+
+    def weights(self, at: Ascent) -> Tensor:  # (d,)
+        """The mean of the weights."""
+        own, coordinates = self.prior.group_of == self.group, at.at.mean
+        free = self.rows.free.shape[2]
+        std = self.prior.precision.rsqrt().clone()
+        std[self.group] = torch.tensor(-0.5 * at.at.log_precision, dtype=torch.float64).exp()
+        found = torch.empty_like(self.prior.scale)
+        found[own] = self.columns.expand(coordinates[:free, None])[:, 0]
+        found[~own] = coordinates[free:]
+        return found * self.prior.scale * std[self.prior.group_of]
+
+    def curvature(self, at: Ascent) -> Tensor:  # (n, k, k)
+        """B, without what the points leave below zero."""
+        found = at.at.curvature * torch.tensor(at.at.log_precision).exp()
+        if found.shape[1] == 1:
+            return found.clamp_min(0)
+        values, vectors = torch.linalg.eigh(found)
+        return (vectors * values.clamp_min(0)[:, None]) @ vectors.mT
+
+    def surrogate(self, at: Ascent) -> GaussianSurrogate:
+        """The Gaussian model with that curvature: rows SᵀΦ, of every output of a datum."""
+        values, vectors = torch.linalg.eigh(self.curvature(at))
+        root = (vectors * values.clamp_min(0).sqrt()[:, None]) @ vectors.mT
+        model, k = self.model, root.shape[1]
+        if k < model.outputs:
+            contrasts = model.likelihood.contrasts(model.outputs)
+            root = contrasts @ root @ contrasts.mT
+        features = model.features
+        return GaussianSurrogate.without_targets(BlockDiagonal(root.to(features.like)) @ features)
+
+    def spectrum(self, at: Ascent) -> Spectrum | None:
+        """That of the surrogate's features in units of the prior's scale; None where it is to be found from them."""
+        if len(self.prior.precision) > 1:
+            return None
+        design = self.rows.free
+        flat = design.reshape(-1, design.shape[2])
+        values, vectors = torch.linalg.eigh(flat.mT @ (self.curvature(at) @ design).reshape(flat.shape))
+        right = vectors if self.columns.basis is None else self.columns.basis @ vectors
+        return Spectrum(Dense(right), values.clamp_min(0))
+
+    def quadrature_error(self, at: Ascent) -> float:
+        """How far the bound moves where it is averaged over other points: in nats."""
+        found, rows = at.at, self.rows
+        std = torch.tensor(-0.5 * found.log_precision).exp()
+        again = _averages(self.model, FRESH)(rows.offset + std * found.outputs, std.square() * found.variances)
+        return abs(float(rows.weights @ again.log_density) - found.averages.log_density)
+
+    def moments(self, at: Ascent) -> Moments:
+        """What the evidence takes: −2 E log p − γ stands for a misfit, so that the bound is what comes out."""
+        found, free = at.at, self.rows.free.shape[2]
+        groups = len(self.prior.precision)
+        inverse = torch.linalg.solve_triangular(found.factor, torch.eye(len(found.factor)).double(), upper=False)
+        determined = 1 - inverse.square().sum(0)
+        energies = found.mean.square()
+        fixed = self.prior.group_of[self.prior.group_of != self.group]
+
+        def by_group(values: Tensor) -> Tensor:
+            total = torch.zeros(groups, dtype=torch.float64)
+            total[self.group] = values[:free].sum()
+            return total.index_add(0, fixed, values[free:])
+
+        precision = self.prior.precision.clone()
+        precision[self.group] = torch.tensor(found.log_precision, dtype=torch.float64).exp()
+        log_det = 2 * found.factor.diagonal().log().sum()
+        residual = torch.tensor([-2 * found.averages.log_density - found.determined], dtype=torch.float64)
+        return Moments(
+            residual, by_group(energies) / precision, by_group(determined), determined.sum().reshape(1), log_det
+        )
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Variational(Fit):
+    """Mean and curvature at the maximum of the bound, which the precision moves together."""
+
+    search: BoundSearch
+    prior: DiagonalPrior
+    near: Ascent | None = None  # where the search starts
+    known: Ascent | None = field(default=None, repr=False)  # the maximum, where it is known already
+    kind = "bound"
+    moves = True
+    is_bound = True
+
+    @staticmethod
+    def of(model: LinearModel, prior: DiagonalPrior, free: Tensor) -> Variational:
+        """That of a model; the precision of one group at most is free, else the largest counts as that."""
+        group = int(free.nonzero()[0]) if bool(free.any()) else int(prior.sizes.argmax())
+        return Variational(BoundSearch.of(model, prior, group), prior)
+
+    @cached_property
+    def ascent(self) -> Ascent:
+        """The maximum, looked for when it is first asked for."""
+        if self.known is not None:
+            return self.known
+        return self.search.at(float(self.prior.precision[self.search.group]), self.near)
+
+    @cached_property
+    def surrogate(self) -> GaussianSurrogate:
+        """With the curvature averaged over the posterior."""
+        return self.search.surrogate(self.ascent)
+
+    def spectrum(self) -> Spectrum | None:
+        """That of the surrogate's features, found in few coordinates."""
+        return self.search.spectrum(self.ascent)
+
+    def optimum(self) -> tuple[Variational, Optimum]:
+        """The fit at the precision where the bound is largest."""
+        found = self.search.maximum()
+        precision = self.prior.precision.clone()
+        precision[self.search.group] = torch.tensor(found.at.log_precision, dtype=torch.float64).exp()
+        at = Precisions(precision, torch.ones(1, dtype=torch.float64))
+        fit = replace(self, prior=replace(self.prior, precision=precision), known=found)
+        return fit, Optimum(at, found.steps, found.converged, (found.at.bound,))
+
+    def at(
+        self, prior: DiagonalPrior, noise_precision: Tensor,  # noqa: ARG002
+        preconditioner: Preconditioning = nothing_known,  # noqa: ARG002
+    ) -> Variational:  # fmt: skip
+        if torch.equal(prior.precision, self.prior.precision):
+            return self
+        others = torch.arange(len(prior.precision)) != self.search.group
+        near: Ascent | None = self.ascent
+        search = self.search
+        if not torch.equal(prior.precision[others], self.prior.precision[others]):
+            search = BoundSearch.of(search.model, prior, search.group)
+        return Variational(search, prior, near)
+
+    def mean(self, own: Callable[[], Tensor]) -> Tensor:  # noqa: ARG002
+        return self.search.weights(self.ascent)
+
+    def fitted(self, at: Precisions) -> tuple[Tensor, Tensor]:
+        found = self.moments(at)
+        return found.residual, found.weights
+
+    def moments(self, at: Precisions) -> Moments:
+        """Those at other precisions, from a search of their own."""
+        there = self.at(replace(self.prior, precision=at.prior), at.noise)
+        return there.search.moments(there.ascent)
+
+    def problem(self, curvature: Problem, report: Report | None = None) -> Problem:  # noqa: ARG002
+        """The bound at every setting; the curvature of another one says nothing of it."""
+        return replace(
+            curvature, moments=self.moments, one_by_one=True, points=POINTS, lowest_ratio=0.0, has_gradient=False
+        )
+
+    def in_multiples(self, curvature: Problem, prior: DiagonalPrior, noise_precision: Tensor) -> Problem:
+        def moments(at: Precisions) -> Moments:
+            found = self.moments(Precisions(prior.precision * at.prior, noise_precision * at.noise))
+            return replace(
+                found, weights=in_units_of(replace(prior, precision=prior.precision * at.prior), found.weights) / at.prior,
+                determined=found.leverage,
+            )  # fmt: skip
+
+        return replace(curvature, moments=moments, one_by_one=True, points=POINTS, lowest_ratio=0.0)
+
+    @property
+    def is_cheap(self) -> bool:
+        return self.search.is_cheap
+
+    def on(self, model: LinearModel) -> Variational:
+        """The fit of other data under the same prior."""
+        return Variational(BoundSearch.of(model, self.prior, self.search.group), self.prior)
+
+    def on_more(self, more: LinearModel, whole: LinearModel | None) -> Variational:
+        if whole is not None:
+            return self.on(replace(whole, features=_stored(whole)))
+        old = self.search.model
+        return self.on(replace(replace(old, features=_stored(old)).joined(more), point=more.point))
+
+    def on_fewer(self, places: Tensor, left: LinearModel | None) -> Variational:
+        model = self.search.model.without(places)
+        return self.on(model if left is None else replace(model, point=left.point))
+
+    def facts(self) -> dict[str, Any]:
+        found = self.ascent
+        return {
+            "bound_steps": found.steps, "bound_gap": found.at.gap, "bound_error": self.search.quadrature_error(found),
+            "converged": found.converged,
+        }  # fmt: skip
+
+    def pack(self) -> Packed:
+        """The columns in their coordinates, with labels and weights: all that another precision needs."""
+        search, found = self.search, self.ascent.at
+        model, columns = search.model, search.columns
+        tensors = {
+            "design": columns.design, "fixed": search.rows.fixed * search.prior.precision.sqrt()[search.prior.group_of[search.prior.group_of != search.group]],
+            "targets": model.targets, "counts": model.weights, "mean": found.mean, "curvature": found.curvature,
+        }  # fmt: skip
+        if columns.basis is not None:
+            tensors["basis"] = columns.basis
+        if search.rows.left_out is not None:
+            tensors["left_out"] = search.rows.left_out
+        if model.offset is not None:
+            tensors["offset"] = model.offset
+        return {"kind": self.kind, "group": search.group, "steps": self.ascent.steps}, tensors
+
+    @staticmethod
+    def unpack(plain: dict[str, Any], tensors: dict[str, Tensor], context: Any) -> Variational:
+        """The fit of a file, over the columns that it kept."""
+        prior, group = context.prior, plain["group"]
+        basis, left = tensors.get("basis"), tensors.get("left_out")
+        columns = Reduced(tensors["design"], basis, None)
+        own = prior.group_of == group
+        features = _lifted(tensors["design"], basis, tensors["fixed"], own, prior, context.likelihood)
+        model = LinearModel(
+            features, tensors["targets"], context.likelihood, weights=tensors["counts"], offset=tensors.get("offset"),
+            point=context.point,
+        )  # fmt: skip
+        n, k = tensors["fixed"].shape[:2]
+        units = prior.precision.rsqrt()[prior.group_of[~own]]
+        rows = Rows(
+            columns.design.reshape(n, k, -1), tensors["fixed"] * units, left, _offset(model, (n, k)), _weights(model),
+            _averages(model),
+        )  # fmt: skip
+        search = BoundSearch(model, prior, group, columns, rows)
+        found = bound.Search(rows, search.tol, 1).at(log(float(prior.precision[group])), tensors["mean"], tensors["curvature"])
+        if found is None:
+            raise ValueError("the file holds a curvature that no posterior has")
+        return Variational(search, prior, None, Ascent(found, plain["steps"], 0, True))
+
+
+def contrasted(model: LinearModel, scale: Tensor) -> Tensor:  # (n, k, d)
+    """Features in units of the prior's scale, as contrasts of the outputs of each datum; every output where it is alone."""
+    rows = _stored(model).dense().double() * scale
+    if _alone(model):
+        return rows[:, None]
+    c = model.outputs
+    contrasts = model.likelihood.contrasts(c)
+    if contrasts.shape[1] == c:
+        return rows.reshape(-1, c, rows.shape[1])
+    return contrasts.mT @ rows.reshape(-1, c, rows.shape[1])
+
+
+def _alone(model: LinearModel) -> bool:
+    """Whether each target has one output of its own."""
+    return model.targets.numel() == model.features.shape[0]
+
+
+def _stored(model: LinearModel) -> LinearOperator:
+    features = model.features
+    return features if isinstance(features, Dense) else Dense(features.rows(0, features.shape[0]))
+
+
+def _offset(model: LinearModel, shape: tuple[int, int]) -> Tensor:  # (n, k)
+    if model.offset is None:
+        return torch.zeros(shape, dtype=torch.float64)
+    if _alone(model):
+        return model.offset.double()[:, None]
+    return model.offset.double().reshape(shape[0], -1) @ model.likelihood.contrasts(model.outputs)
+
+
+def _weights(model: LinearModel) -> Tensor:  # (n,)
+    return model.row_counts if _alone(model) else model.weights.reshape(-1)
+
+
+def _averages(model: LinearModel, seed: int = 0) -> Callable[[Tensor, Tensor], Expectation]:
+    """E log p and its derivatives, of contrasts (n, k) with covariances (n, k, k)."""
+    of, targets = model.likelihood, model.targets
+    if _alone(model):
+        flat = targets.reshape(-1)
+
+        def alone(mean: Tensor, covariance: Tensor) -> Expectation:
+            found = of.expected(mean[:, 0], covariance[:, 0, 0], flat)
+            return Expectation(found.log_density, found.gradient[:, None], found.curvature[:, None, None])
+
+        return alone
+    contrasts = of.contrasts(model.outputs)
+
+    def together(mean: Tensor, covariance: Tensor) -> Expectation:
+        found = of.expected(mean @ contrasts.mT, contrasts @ covariance @ contrasts.mT, targets, seed)
+        curvature = contrasts.mT @ found.curvature @ contrasts
+        return Expectation(found.log_density, found.gradient @ contrasts, curvature, found.standard_error)
+
+    return together
+
+
+def _lifted(
+    design: Tensor, basis: Tensor | None, fixed: Tensor, own: Tensor, prior: DiagonalPrior, likelihood: Any
+) -> LinearOperator:
+    """The features of a file: contrasts as outputs again, coordinates as weights."""
+    n, k, _ = fixed.shape
+    inside = torch.zeros(n * k, len(own), dtype=torch.float64)
+    inside[:, own] = design if basis is None else design @ basis.mT
+    inside[:, ~own] = fixed.reshape(n * k, -1)
+    rows = inside / prior.scale
+    if not likelihood.exclusive_classes:
+        return Dense(rows)
+    contrasts = likelihood.contrasts(k + 1)
+    return Dense((contrasts @ rows.reshape(n, k, -1)).reshape(n * (k + 1), -1))
