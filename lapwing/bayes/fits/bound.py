@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import exp, isfinite, log
 from typing import final
 
@@ -25,13 +26,18 @@ from torch import Tensor
 
 from lapwing.bayes.likelihoods.expectation import Expectation
 
+MAX_STEPS = 300
 DEPTH = 6  # steps that are mixed
 MIXING = 0.7  # of the last of them
+KEPT = 1  # of them after a mixture that was worse
+FURTHEST = 3.0  # a mixture may go in log α
 SHORTEST = 1e-8  # step, below which none raises the bound
 ROUND_OFF = 1e-12  # of the bound
 LARGEST_STEP = 1.5  # of log α
 START = 2.0  # standard deviation of the outputs under the prior that a search begins with,
-ENDS = 0.3, 16.0  # and those of further searches, since the bound may have several maxima in α
+ENDS = 0.3, 16.0  # and those of rough searches, since the bound may have several maxima in α
+ROUGH, ROUGH_STEPS = 0.05, 12  # nats and steps of those
+SAME = 0.5  # in log α: a rough search that ends this near to a maximum has found that one
 
 
 @final
@@ -99,12 +105,21 @@ class Approximation:
         """The lower bound on the log evidence."""
         return self.averages.log_density - self.divergence
 
-    @property
+    @cached_property
+    def change(self) -> Tensor:  # (n, k, k)
+        """From W to what the likelihood asks for."""
+        return self.averages.curvature - self.curvature
+
+    @cached_property
+    def newton(self) -> Tensor:  # (q + p,)
+        """The Newton step of the mean."""
+        return torch.cholesky_solve(self.residual[:, None], self.factor)[:, 0]
+
+    @cached_property
     def gap(self) -> float:
         """Nats that a step would gain if the bound were as curved as it is at its maximum; of W, datum by datum."""
-        step = torch.linalg.solve_triangular(self.factor, self.residual[:, None], upper=False)
-        change = (self.averages.curvature - self.curvature) @ self.variances
-        return 0.5 * float(step.square().sum()) + 0.25 * float((change * change.mT).sum().abs())
+        change = self.change @ self.variances
+        return 0.5 * float(self.residual @ self.newton) + 0.25 * float((change * change.mT).sum().abs())
 
 
 @final
@@ -201,18 +216,17 @@ class Search:
     def ascend(self, at: Approximation, tune: bool) -> Ascent:
         """Uphill from a Gaussian until a step would gain less than the tolerance."""
         self.stiffness = max(1.0, at.determined / 4)
-        history: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+        history: list[Approximation] = []
         length = 1.0
         for steps in range(self.max_steps):
             if at.gap <= self.tol and (not tune or at.slope**2 <= 2 * self.stiffness * self.tol):
                 return Ascent(at, steps, self.evaluations, True)
-            change = at.averages.curvature - at.curvature
-            newton = torch.cholesky_solve(at.residual[:, None], at.factor)[:, 0]
-            history = [*history, (at.mean, at.curvature, newton, change)][-DEPTH:]
+            history = [*history, at][-DEPTH:]
             found = self._higher(self._mixed(at, history), at) if len(history) > 1 else None
             while found is None:
-                history = history[-1:]
-                trial = self.at(at.log_precision, at.mean, at.curvature + length * change, length, at.residual)
+                history = history[-KEPT:]
+                curvature = at.curvature + length * at.change
+                trial = self.at(at.log_precision, at.mean, curvature, length, at.residual)
                 found = self._higher(trial, at)
                 if found is None and length < SHORTEST:
                     return Ascent(at, steps, self.evaluations, at.gap <= 100 * self.tol)
@@ -226,26 +240,29 @@ class Search:
             return None
         return found
 
-    def _mixed(self, at: Approximation, history: list[tuple[Tensor, Tensor, Tensor, Tensor]]) -> Approximation | None:
+    def _mixed(self, at: Approximation, history: list[Approximation]) -> Approximation | None:
         """Anderson's mixture of the last steps, their residuals measured in posterior standard deviations."""
         trace = at.variances.diagonal(dim1=1, dim2=2).sum(1)
         jitter = (1e-11 * trace + 1e-300)[:, None, None] * torch.eye(at.variances.shape[1], dtype=torch.float64)
         root = torch.linalg.cholesky_ex(at.variances + jitter)[0]
-        residuals = torch.stack(
-            [torch.cat([at.factor.mT @ step, 0.5**0.5 * (root.mT @ change @ root).reshape(-1)]) for _, _, step, change in history]
-        )  # fmt: skip
+
+        def measured(one: Approximation) -> Tensor:
+            return torch.cat([at.factor.mT @ one.newton, 0.5**0.5 * (root.mT @ one.change @ root).reshape(-1)])
+
+        residuals = torch.stack([measured(one) for one in history])
         differences = residuals[-1] - residuals[:-1]
         gram = differences @ differences.mT
         gram.diagonal().add_(1e-10 * gram.diagonal().max() + 1e-300)
-        shares = torch.linalg.solve(gram, differences @ residuals[-1])
-        shares = [*shares.tolist(), 1 - float(shares.sum())]
-        if not all(map(isfinite, shares)):
+        weights = torch.linalg.solve(gram, differences @ residuals[-1])
+        shares = [*weights.tolist(), 1 - float(weights.sum())]
+        log_precision = sum(share * one.log_precision for share, one in zip(shares, history, strict=True))
+        if not isfinite(log_precision) or abs(log_precision - at.log_precision) > FURTHEST:
             return None
         mean, curvature = torch.zeros_like(at.mean), torch.zeros_like(at.curvature)
-        for share, (z, w, step, change) in zip(shares, history, strict=True):
-            mean += share * (z + MIXING * step)
-            curvature += share * (w + MIXING * change)
-        return self.at(at.log_precision, mean, curvature)
+        for share, one in zip(shares, history, strict=True):
+            mean += share * (one.mean + MIXING * one.newton)
+            curvature += share * (one.curvature + MIXING * one.change)
+        return self.at(log_precision, mean, curvature)
 
     def _tuned(self, at: Approximation) -> Approximation:
         """A secant step of log α towards a slope of zero."""
@@ -264,20 +281,31 @@ class Search:
         return at
 
 
-def maximum(rows: Rows, log_precision: float | None, tol: float, max_steps: int = 200, ends: bool = True) -> Ascent:
-    """The best Gaussian at a precision, or where that is None at the best one, looked for from several starts."""
-    if log_precision is not None:
-        search = Search(rows, tol, max_steps)
-        return search.ascend(search.start(log_precision), tune=False)
-    starts = (START, *ENDS) if ends else (START,)
-    found = []
-    for std in starts:
-        search = Search(rows, tol, max_steps)
-        found.append(search.ascend(search.start(log(rows.prior_variance / std**2)), tune=True))
-    return max(found, key=lambda one: one.at.bound)
+def maximum(rows: Rows, tol: float, max_steps: int = MAX_STEPS, *, from_ends: bool = True) -> Ascent:
+    """The best Gaussian at the best precision, which is looked for from a moderate one and from both ends."""
+    best = _tuned_from(rows, START, tol, max_steps)
+    for std in ENDS if from_ends else ():
+        rough = _tuned_from(rows, std, max(tol, ROUGH), ROUGH_STEPS)
+        elsewhere = abs(rough.at.log_precision - best.at.log_precision) > SAME
+        if elsewhere and rough.at.bound > best.at.bound - 1:
+            search = Search(rows, tol, max_steps)
+            best = max(best, search.ascend(rough.at, tune=True), key=lambda one: one.at.bound)
+    return best
 
 
-def from_near(rows: Rows, near: Ascent, log_precision: float, tol: float, max_steps: int = 200) -> Ascent:
+def _tuned_from(rows: Rows, std: float, tol: float, max_steps: int) -> Ascent:
+    """The maximum that a search finds which begins at this standard deviation of the outputs under the prior."""
+    search = Search(rows, tol, max_steps)
+    return search.ascend(search.start(log(rows.prior_variance / std**2)), tune=True)
+
+
+def at_precision(rows: Rows, log_precision: float, tol: float, max_steps: int = MAX_STEPS) -> Ascent:
+    """The best Gaussian at a precision."""
+    search = Search(rows, tol, max_steps)
+    return search.ascend(search.start(log_precision), tune=False)
+
+
+def from_near(rows: Rows, near: Ascent, log_precision: float, tol: float, max_steps: int = MAX_STEPS) -> Ascent:
     """The best Gaussian at a precision, from that at another: at the same z and W, or with B and m kept."""
     search = Search(rows, tol, max_steps)
     at = near.at

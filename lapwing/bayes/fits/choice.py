@@ -35,7 +35,8 @@ def fit_of(
         return LeastSquares(model.surrogate())
     at = curvature or pointwise(model)
     if at == "expected":
-        return Variational.of(model, prior, torch.ones_like(prior.precision).bool() if free is None else free)
+        every = torch.ones_like(prior.precision).bool()
+        return Variational.of(model, prior, every if free is None else free, steps)
     search = ModeSearch.of(model, prior, steps)
     if at == "mode":
         return LaplaceAtMode(search, prior)

@@ -8,7 +8,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from lapwing.linalg.operators import Dense, LinearOperator
+from lapwing.linalg.operators import Dense
 from lapwing.linalg.spectral import by_rows
 
 LARGEST = 900  # coordinates; beyond, rows are chosen that stand for all
@@ -20,16 +20,20 @@ LEFT = 1e-6  # share of the prior variance that chosen rows may leave
 class Reduced:
     """F = design · basisᵀ, but for what is left out."""
 
-    design: Tensor  # (rows, q)
+    design: Tensor  # (n · k, q)
     basis: Tensor | None  # (d, q), orthonormal; None where coordinates are weights
-    left_out: Tensor | None  # (rows, d), F − design · basisᵀ; None where it is nothing
+    left_out: Tensor | None  # (n, k, k), what design · designᵀ lacks of F Fᵀ for each datum; None where it is nothing
 
     def expand(self, coordinates: Tensor) -> Tensor:  # (q, k) -> (d, k)
         """Weights of coordinates."""
         return coordinates if self.basis is None else self.basis @ coordinates
 
+    def coordinates(self, rows: Tensor) -> Tensor:  # (r, d) -> (r, q)
+        """Other rows in the same coordinates."""
+        return rows if self.basis is None else rows @ self.basis
 
-def reduced(columns: Tensor) -> Reduced:  # (rows, d)
+
+def reduced(columns: Tensor, k: int) -> Reduced:  # (n · k, d)
     """The columns in the coordinates of their row space where rows are fewer, exactly up to a size."""
     rows, d = columns.shape
     if d <= min(rows, LARGEST):
@@ -37,14 +41,16 @@ def reduced(columns: Tensor) -> Reduced:  # (rows, d)
     if rows <= LARGEST:
         spectrum, design = by_rows(Dense(columns))
         return Reduced(design, spectrum.vectors, None)
-    chosen = pivots(columns @ columns.mT, LARGEST, LEFT)
-    basis = torch.linalg.qr(columns[chosen].mT).Q
-    design = columns @ basis
-    return Reduced(design, basis, columns - design @ basis.mT)
+    gram = columns @ columns.mT
+    chosen, design = pivoted(gram, LARGEST, LEFT)
+    basis = torch.linalg.solve_triangular(design[chosen].tril(), columns[chosen], upper=False).mT
+    own = gram.reshape(rows // k, k, rows // k, k).diagonal(dim1=0, dim2=2).permute(2, 0, 1)
+    inside = design.reshape(rows // k, k, -1)
+    return Reduced(design, basis, own - inside @ inside.mT)
 
 
-def pivots(gram: Tensor, most: int, left: float) -> Tensor:  # (n, n) -> (count,), long
-    """Rows whose span holds nearly all of a Gram matrix, the longest remainder first (pivoted Cholesky)."""
+def pivoted(gram: Tensor, most: int, left: float) -> tuple[Tensor, Tensor]:  # (n, n) -> (q,), (n, q)
+    """Rows whose span holds nearly all of a Gram matrix, the longest remainder first, and its Cholesky factor by them."""
     n = len(gram)
     remainder = gram.diagonal().clone()
     enough = left * float(remainder.sum())
@@ -57,4 +63,4 @@ def pivots(gram: Tensor, most: int, left: float) -> Tensor:  # (n, n) -> (count,
         remainder = remainder - factor[number].square()
         remainder[place] = 0
         chosen.append(place)
-    return torch.tensor(chosen, dtype=torch.long)
+    return torch.tensor(chosen, dtype=torch.long), factor[: len(chosen)].mT.contiguous()

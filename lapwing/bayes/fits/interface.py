@@ -14,6 +14,7 @@ from lapwing.bayes.evidence import Moments, Optimum, Precisions, Problem, groupe
 from lapwing.bayes.likelihoods import GaussianSurrogate
 from lapwing.bayes.linear_model import LinearModel
 from lapwing.bayes.priors import DiagonalPrior
+from lapwing.linalg.operators import LinearOperator
 from lapwing.linalg.progress import Report
 from lapwing.linalg.solvers import Preconditioner
 from lapwing.linalg.spectral import Spectrum
@@ -73,6 +74,15 @@ class Fit(ABC):
 
     def optimum(self) -> tuple[Any, Optimum] | None:
         """The fit at the best free precision, where its own search finds that; None where it is looked for outside."""
+        return None
+
+    def outputs_over_precision(
+        self, features: LinearOperator, shape: tuple[int, ...]  # noqa: ARG002
+    ) -> Callable[[float], tuple[Tensor, Tensor]] | None:  # fmt: skip
+        """Mean (n, c) and covariance (n, c, c) of outputs at other inputs as a function of the precision, around zero.
+
+        None where a posterior must be made for every precision.
+        """
         return None
 
     def spectrum(self) -> Spectrum | None:

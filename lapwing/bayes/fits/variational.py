@@ -21,6 +21,7 @@ from lapwing.bayes.fits import bound
 from lapwing.bayes.fits.bound import Ascent, Rows
 from lapwing.bayes.fits.columns import Reduced, reduced
 from lapwing.bayes.fits.interface import Fit, Packed, Preconditioning, in_units_of, nothing_known
+from lapwing.bayes.fits.newton import AS_NEEDED, NewtonSteps
 from lapwing.bayes.likelihoods import GaussianSurrogate
 from lapwing.bayes.likelihoods.expectation import Expectation
 from lapwing.bayes.linear_model import LinearModel
@@ -60,29 +61,34 @@ class BoundSearch:
     group: int  # whose precision is free
     columns: Reduced  # of the weights in that group
     rows: Rows
+    steps: NewtonSteps = AS_NEEDED
 
     @staticmethod
-    def of(model: LinearModel, prior: DiagonalPrior, group: int) -> BoundSearch:
+    def of(model: LinearModel, prior: DiagonalPrior, group: int, steps: NewtonSteps = AS_NEEDED) -> BoundSearch:
         """That of a model whose features are stored, or cheap to make."""
         scaled = contrasted(model, prior.scale)
         n, k, _ = scaled.shape
         own = prior.group_of == group
-        found = reduced(scaled[:, :, own].reshape(n * k, -1) if not bool(own.all()) else scaled.reshape(n * k, -1))
+        free = scaled if bool(own.all()) else scaled[:, :, own]
+        found = reduced(free.reshape(n * k, -1), k)
         units = prior.precision.rsqrt()[prior.group_of[~own]]
-        left = None
-        if found.left_out is not None:
-            rest = found.left_out.reshape(n, k, -1)
-            left = rest @ rest.mT
         rows = Rows(
-            found.design.reshape(n, k, -1), scaled[:, :, ~own] * units, left, _offset(model, (n, k)), _weights(model),
-            _averages(model),
+            found.design.reshape(n, k, -1), scaled[:, :, ~own] * units, found.left_out, _offset(model, (n, k)),
+            _weights(model), _averages(model),
         )  # fmt: skip
-        return BoundSearch(model, prior, group, found, rows)
+        return BoundSearch(model, prior, group, found, rows, steps)
 
     @property
     def tol(self) -> float:
-        """In nats: what quadrature can tell apart, or points."""
-        return 1e-10 if self.rows.offset.shape[1] == 1 else 1e-3
+        """In nats: for several outputs no less than what their points can tell."""
+        if self.steps.tol is not None:
+            return self.steps.tol
+        return 1e-6 if self.rows.offset.shape[1] == 1 else 1e-3
+
+    @property
+    def max_steps(self) -> int:
+        """Of a search."""
+        return self.steps.max_steps or bound.MAX_STEPS
 
     @property
     def is_cheap(self) -> bool:
@@ -92,13 +98,13 @@ class BoundSearch:
 
     def maximum(self) -> Ascent:
         """The best Gaussian at the best precision."""
-        return bound.maximum(self.rows, None, self.tol, ends=self.is_cheap)
+        return bound.maximum(self.rows, self.tol, self.max_steps, from_ends=self.is_cheap)
 
     def at(self, precision: float, near: Ascent | None) -> Ascent:
         """The best Gaussian at a precision, started from that at another."""
         if near is None:
-            return bound.maximum(self.rows, log(precision), self.tol)
-        return bound.from_near(self.rows, near, log(precision), self.tol)
+            return bound.at_precision(self.rows, log(precision), self.tol, self.max_steps)
+        return bound.from_near(self.rows, near, log(precision), self.tol, self.max_steps)
 
     def weights(self, at: Ascent) -> Tensor:  # (d,)
         """The mean of the weights."""
@@ -139,6 +145,31 @@ class BoundSearch:
         values, vectors = torch.linalg.eigh(flat.mT @ (self.curvature(at) @ design).reshape(flat.shape))
         right = vectors if self.columns.basis is None else self.columns.basis @ vectors
         return Spectrum(Dense(right), values.clamp_min(0))
+
+    def outputs_over_precision(
+        self, features: LinearOperator, shape: tuple[int, ...], near: Ascent
+    ) -> Callable[[float], tuple[Tensor, Tensor]] | None:
+        """Mean (n, c) and covariance (n, c, c) of outputs of other features, as a function of the precision.
+
+        Every precision takes a search of its own, and no decomposition. None where some weights have another precision.
+        """
+        if len(self.prior.precision) > 1:
+            return None
+        c = shape[-1] if len(shape) > 1 else 1
+        rows = features.rows(0, features.shape[0]).double() * self.prior.scale
+        inside = self.columns.coordinates(rows)
+        prior = rows.reshape(-1, c, rows.shape[1])
+        within = inside.reshape(-1, c, inside.shape[1])
+        outside = prior @ prior.mT - within @ within.mT
+
+        def at(precision: float) -> tuple[Tensor, Tensor]:
+            found = self.at(precision, near).at
+            solved = torch.linalg.solve_triangular(found.factor, inside.mT, upper=False)
+            parts = solved.reshape(len(solved), -1, c)
+            covariance = (torch.einsum("qnk,qnl->nkl", parts, parts) + outside) / precision
+            return (inside @ found.mean).reshape(-1, c) / precision**0.5, covariance
+
+        return at
 
     def quadrature_error(self, at: Ascent) -> float:
         """How far the bound moves where it is averaged over other points: in nats."""
@@ -184,10 +215,10 @@ class Variational(Fit):
     is_bound = True
 
     @staticmethod
-    def of(model: LinearModel, prior: DiagonalPrior, free: Tensor) -> Variational:
+    def of(model: LinearModel, prior: DiagonalPrior, free: Tensor, steps: NewtonSteps = AS_NEEDED) -> Variational:
         """That of a model; the precision of one group at most is free, else the largest counts as that."""
         group = int(free.nonzero()[0]) if bool(free.any()) else int(prior.sizes.argmax())
-        return Variational(BoundSearch.of(model, prior, group), prior)
+        return Variational(BoundSearch.of(model, prior, group, steps), prior)
 
     @cached_property
     def ascent(self) -> Ascent:
@@ -224,7 +255,7 @@ class Variational(Fit):
         near: Ascent | None = self.ascent
         search = self.search
         if not torch.equal(prior.precision[others], self.prior.precision[others]):
-            search = BoundSearch.of(search.model, prior, search.group)
+            search = BoundSearch.of(search.model, prior, search.group, search.steps)
         return Variational(search, prior, near)
 
     def mean(self, own: Callable[[], Tensor]) -> Tensor:  # noqa: ARG002
@@ -233,6 +264,11 @@ class Variational(Fit):
     def fitted(self, at: Precisions) -> tuple[Tensor, Tensor]:
         found = self.moments(at)
         return found.residual, found.weights
+
+    def outputs_over_precision(
+        self, features: LinearOperator, shape: tuple[int, ...]
+    ) -> Callable[[float], tuple[Tensor, Tensor]] | None:
+        return self.search.outputs_over_precision(features, shape, self.ascent)
 
     def moments(self, at: Precisions) -> Moments:
         """Those at other precisions, from a search of their own."""
@@ -261,7 +297,7 @@ class Variational(Fit):
 
     def on(self, model: LinearModel) -> Variational:
         """The fit of other data under the same prior."""
-        return Variational(BoundSearch.of(model, self.prior, self.search.group), self.prior)
+        return Variational(BoundSearch.of(model, self.prior, self.search.group, self.search.steps), self.prior)
 
     def on_more(self, more: LinearModel, whole: LinearModel | None) -> Variational:
         if whole is not None:
@@ -301,7 +337,7 @@ class Variational(Fit):
         """The fit of a file, over the columns that it kept."""
         prior, group = context.prior, plain["group"]
         basis, left = tensors.get("basis"), tensors.get("left_out")
-        columns = Reduced(tensors["design"], basis, None)
+        columns = Reduced(tensors["design"], basis, left)
         own = prior.group_of == group
         features = _lifted(tensors["design"], basis, tensors["fixed"], own, prior, context.likelihood)
         model = LinearModel(

@@ -76,7 +76,7 @@ def _narrow_logistic(centre: Tensor, std: Tensor) -> tuple[Tensor, Tensor, Tenso
 
 
 def _wide_logistic(centre: Tensor, std: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    nodes, weights = (torch.from_numpy(part).to(centre) for part in np.polynomial.legendre.leggauss(80))
+    nodes, weights = (part.to(centre) for part in _legendre(80))
     at, weights = 0.5 * BUMP * (nodes + 1), 0.5 * BUMP * weights
     scaled = centre / std
     density, below = (-0.5 * scaled.square()).exp() / (2 * pi) ** 0.5, torch.special.ndtr(scaled)
@@ -90,6 +90,13 @@ def _wide_logistic(centre: Tensor, std: Tensor) -> tuple[Tensor, Tensor, Tensor]
         below + (below_zero - above_zero) @ (weights * tail),
         (above_zero + below_zero) @ (weights * tail * at.sigmoid()),
     )
+
+
+@cache
+def _legendre(count: int) -> tuple[Tensor, Tensor]:
+    """Nodes and weights of Gauss and Legendre on [−1, 1]."""
+    nodes, weights = np.polynomial.legendre.leggauss(count)
+    return torch.from_numpy(nodes), torch.from_numpy(weights)
 
 
 def by_points(density: Density, mean: Tensor, covariance: Tensor, seed: int = 0, count: int = POINTS) -> Expectation:

@@ -36,6 +36,7 @@ from lapwing.linalg.operators import Dense, LinearOperator, rows_of
 from lapwing.linalg.spectral import COARSE, Side, Spectrum, decompose, needed_bytes, round_off
 
 EPS = torch.finfo(torch.float64).eps
+COMPARED = 2**34  # multiplications for a Gram matrix up to which priors are compared
 LARGEST_SIDE = 6000  # of a decomposition at another curvature
 
 
@@ -110,7 +111,9 @@ class Exact(Method):
         best: OwnOptimum | None = None
         if not prior.tuned or prior.hyperprior is not None:
             return None
-        for number, option in enumerate(options(prior)):
+        rows, d = model.features.shape
+        several = min(rows, d) * rows * d <= COMPARED
+        for number, option in enumerate(options(prior) if several else options(prior)[:1]):
             run.report(f"looking for the best Gaussian under {type(option).__name__}")
             fit = first
             if number:

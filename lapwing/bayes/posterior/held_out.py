@@ -215,12 +215,23 @@ def _by_solving(
     if temperature == "tune":
         raise ValueError("temperature='tune' takes a posterior by Exact() or Krylov(): CG and SGD solve one at a time")
 
+    alone = replace(known, tunes_noise=False)
+    fast = None
+    if posterior.gaussian.moves:
+        fast = posterior.gaussian.fit.outputs_over_precision(features, known.shape)
+    own = float(posterior.prior.precision[0])
+
     def density(ratio: float) -> tuple[float, float]:
+        if fast is not None:
+            mean, covariance = fast(own / ratio)
+            variance = covariance.diagonal(dim1=1, dim2=2)
+            spread = Spread(variance.reshape(known.shape), covariance if len(known.shape) > 1 else None)
+            return alone.density(mean, spread, temperature)
         there = posterior.at_multiple(1 / ratio, 1.0)
         centre = there.outputs_at(features, held.inputs)
         rows = there.likelihood.as_rows(centre).double().cpu()
         found = there.uncertainty_at(features, centre).spread
-        return replace(known, tunes_noise=False).density(rows, found, temperature)
+        return alone.density(rows, found, temperature)
 
     if posterior.gaussian.moves:
         return curves.climbed(density), temperature
