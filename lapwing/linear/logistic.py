@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from math import pi
 from numbers import Integral, Real
-from typing import Any, final
+from typing import Any, Literal, final
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils._param_validation import Interval
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
@@ -19,14 +21,14 @@ from lapwing.bayes.fits.laplace import Laplace
 from lapwing.bayes.fits.loss import PerOutput
 from lapwing.bayes.fits.newton import Mode, NewtonSteps
 from lapwing.bayes.inference import infer
-from lapwing.bayes.likelihoods import Bernoulli, Categorical, Likelihood
+from lapwing.bayes.likelihoods import Bernoulli, Categorical, Likelihood, Spread
 from lapwing.bayes.linear_model import LinearModel, check_finite
 from lapwing.bayes.methods import Exact, Krylov, Method
 from lapwing.bayes.methods.choosing import EXACT_SIZE
 from lapwing.bayes.noise import SAMPLE, Noise
 from lapwing.bayes.posterior import Posterior
 from lapwing.bayes.priors import Isotropic, PerGroup, Prior
-from lapwing.linalg.operators import Dense, LinearOperator, as_operator, row_blocks
+from lapwing.linalg.operators import BLOCK_ELEMENTS, Dense, LinearOperator, as_operator, row_blocks
 from lapwing.linalg.spectral import cutoff
 from lapwing.linear.designs import WithConstant
 from lapwing.linear.fitting import centre, fitted_whole, row_weights
@@ -39,23 +41,26 @@ INTERCEPT_STD = 10.0  # of the logit at the mean of the features
 class BayesianLogisticRegression(ClassifierMixin, BaseEstimator):
     """Logistic regression with a posterior over its coefficients, the prior's width found from the data.
 
-    Coefficients have the prior N(0, 1/λ), where λ is `prior_precision` or, if that is None, the maximum of the evidence
-    under Laplace's approximation at the mode. The mode is that of `sklearn.linear_model.LogisticRegression(C=1/λ)`,
-    but that the intercept has a prior too: a standard deviation of 10 for the logit at the mean of the features. As
+    Coefficients have the prior N(0, 1/λ), where λ is `prior_precision` or, if that is None, the one with the largest
+    evidence. The intercept has a prior too: a standard deviation of 10 for the logit at the mean of the features. As
     with any penalty, features should have comparable scales.
+
+    With curvature="expected" the posterior is the Gaussian nearest to the true one (variational inference), and
+    `log_evidence_` a lower bound. With curvature="mode" it is Laplace's approximation at the mode, which is that of
+    `sklearn.linear_model.LogisticRegression(C=1/λ)`; where features separate the classes it is wider than the true
+    posterior, and its probabilities are too cautious.
 
     Two classes have one logit; more have one each, and a softmax. What these share changes no probability, so the
     logits and coefficients of a multinomial model, draws included, sum to zero over the classes.
 
-    Probabilities are averaged over the posterior by MacKay's probit approximation: logits are divided by
-    √(1 + π/8 · variance), so that they need not be in the order of the logits. Where features separate the classes,
-    Laplace's approximation is wider than the posterior and these probabilities are too cautious; `logits`
-    has the logits without it.
+    Probabilities are averaged over the posterior: by quadrature, for several classes over many draws; for Laplace's by
+    MacKay's probit approximation, logits divided by √(1 + π/8 · variance). `logits` has the mean logits themselves.
 
-    Fits of up to 1,500 weights, or as many rows times classes, are exact. Larger ones use matrix products only and take
-    variances from 32 draws; `log_evidence_` and `effective_dimension_` then carry standard errors. A `lambda_` of
-    infinity says that the data are likelier without the features. `tol` bounds the gap of the loss to its minimum, in
-    nats; `n_iter_` counts the Newton steps of the whole search.
+    Fits of up to 1,500 weights, or as many rows times classes, are dense. Larger ones use matrix products only: they are
+    Laplace's approximation, `curvature_` says so, and take variances from 32 draws; `log_evidence_` and
+    `effective_dimension_` then carry standard errors. A `lambda_` of infinity says that the data are likelier without
+    the features. `tol` bounds what one more step would gain, in nats; None is as much as round-off allows for the mode
+    and for two classes, and 1e-4 for more, whose averages are over points. `n_iter_` counts the steps of the search.
 
     >>> from sklearn.datasets import load_iris
     >>> X, y = load_iris(return_X_y=True)
@@ -69,17 +74,20 @@ class BayesianLogisticRegression(ClassifierMixin, BaseEstimator):
     _parameter_constraints: dict = {  # noqa: RUF012
         "prior_precision": [None, Interval(Real, 0, None, closed="neither")],
         "fit_intercept": ["boolean"],
-        "tol": [Interval(Real, 0, None, closed="neither")],
+        "curvature": [StrOptions({"expected", "mode"})],
+        "tol": [None, Interval(Real, 0, None, closed="neither")],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         "verbose": ["verbose"],
     }
 
     def __init__(
-        self, *, prior_precision: float | None = None, fit_intercept: bool = True, tol: float = 1e-14,
-        max_iter: int = 100, verbose: bool = False,
+        self, *, prior_precision: float | None = None, fit_intercept: bool = True,
+        curvature: Literal["expected", "mode"] = "expected", tol: float | None = None, max_iter: int = 100,
+        verbose: bool = False,
     ) -> None:  # fmt: skip
         self.prior_precision = prior_precision
         self.fit_intercept = fit_intercept
+        self.curvature = curvature
         self.tol = tol
         self.max_iter = max_iter
         self.verbose = verbose
@@ -92,12 +100,14 @@ class BayesianLogisticRegression(ClassifierMixin, BaseEstimator):
         return fitted_whole(self, X, y, sample_weight)
 
     def logits(self, X: Any, return_std: bool = False) -> Any:
-        """The logits at the mode, and with `return_std` their standard deviations: (n,), or (n, classes)."""
+        """The mean logits, and with `return_std` their standard deviations: (n,), or (n, classes)."""
         mean, variance = self._logits(X, return_std)
         return (mean, np.sqrt(variance)) if return_std else mean
 
     def decision_function(self, X: Any) -> np.ndarray:
-        """The logits of `predict_proba`: those at the mode, drawn towards zero where they are uncertain."""
+        """The logits of `predict_proba`: the mean ones, drawn towards zero where they are uncertain."""
+        if self.curvature_ == "expected":
+            return self._averaged(X)
         mean, variance = self._logits(X, True)
         return mean / np.sqrt(1 + pi / 8 * variance)
 
@@ -176,20 +186,34 @@ class BayesianLogisticRegression(ClassifierMixin, BaseEstimator):
         else:
             design = PerOutput(design, self._outputs)
         model = LinearModel(design, labels, likelihood, weights=weights)
-        steps = NewtonSteps(self.tol, self.max_iter)
         matrix_free = self._is_matrix_free(features.shape)
+        self.curvature_ = "mode" if matrix_free else self.curvature
+        steps = NewtonSteps(self._tolerance(), self.max_iter)
         method: Method = Krylov(newton=steps) if matrix_free else Exact(newton=steps)
         posterior = infer(
             model, prior=self._prior(design.shape[1]), method=method, draws=DRAWS if matrix_free else 0,
-            progress=None if self.verbose else False,
+            progress=None if self.verbose else False, curvature=self.curvature_,
         )  # fmt: skip
         if posterior.gaussian.is_cut_short:
             raise MemoryError(
                 f"the Krylov space of this fit holds {posterior.diagnostics.directions:,} directions, and more do not "
                 "fit in memory: use a larger prior_precision, or fewer features"
             )
-        _found_mode(posterior).checked()
+        if self.curvature_ == "mode":
+            _found_mode(posterior).checked()
+        elif not posterior.diagnostics.converged:
+            warnings.warn(
+                f"the best Gaussian was not found in {self.max_iter} steps: one more would gain "
+                f"{posterior.diagnostics.bound_gap:.1e} nats; allow more with max_iter, or a larger tol",
+                ConvergenceWarning, stacklevel=2,
+            )  # fmt: skip
         return posterior
+
+    def _tolerance(self) -> float:
+        """In nats."""
+        if self.tol is not None:
+            return self.tol
+        return 1e-14 if self.curvature_ == "mode" or self._outputs == 1 else 1e-4
 
     def _prior(self, weights: int) -> Prior:
         """One precision for the slopes, and a wide prior of its own for the intercept."""
@@ -209,8 +233,24 @@ class BayesianLogisticRegression(ClassifierMixin, BaseEstimator):
         self.lambda_ = float(posterior.prior.precision[0])
         self.log_evidence_ = posterior.log_evidence
         self.effective_dimension_ = posterior.effective_dimension
-        steps = posterior.diagnostics.tuning_steps + _found_mode(posterior).steps
+        steps = posterior.diagnostics.tuning_steps
+        if self.curvature_ == "mode":
+            steps += _found_mode(posterior).steps
         self.n_iter_ = np.array([max(1, steps)], dtype=np.int32)
+
+    def _averaged(self, X: Any) -> np.ndarray:  # (n,), or (n, classes)
+        """Logits of probabilities that are averages over the posterior."""
+        check_is_fitted(self)
+        X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
+        features = centre(as_operator(X.astype(np.float64, copy=False)), torch.from_numpy(self._offset))
+        mean = features @ self._slopes + self._weights.constant(self._weights.mean)
+        covariance = self._weights.covariances(features)
+        variance = covariance.diagonal(dim1=1, dim2=2)
+        if self._outputs == 1:
+            found = Bernoulli().predictive("quadrature", mean[:, 0], Spread(variance[:, 0], None)).logits
+        else:
+            found = Categorical().predictive("monte carlo", mean, Spread(variance, covariance)).logits
+        return found.numpy().astype(self.coef_.dtype, copy=False)
 
     def _logits(self, X: Any, with_variance: bool) -> tuple[np.ndarray, np.ndarray]:
         check_is_fitted(self)
@@ -275,6 +315,21 @@ class Weights:
             return torch.cat(parts)
         outside = (features.row_squares() - inside.row_squares()).clamp_min(0)[:, None]
         return torch.cat(parts) + outside * (_share(len(self.roots)) / self.precision)
+
+    def covariances(self, features: LinearOperator) -> Tensor:  # (n, c, c)
+        """The covariance of the logits of each datum at centred features."""
+        inside = features if self.basis is None else Dense(features @ self.basis)
+        design, (q, c, k) = _design(inside, self.intercept), self.root.shape
+        parts = []
+        for rows in row_blocks(design, max(1, BLOCK_ELEMENTS // max(1, c * k))):
+            deviations = (rows @ self.root.reshape(q, c * k)).reshape(-1, c, k)
+            parts.append(deviations @ deviations.mT)
+        found = torch.cat(parts)
+        if self.basis is None:
+            return found
+        outside = (features.row_squares() - inside.row_squares()).clamp_min(0) / self.precision
+        shared = torch.eye(c, dtype=torch.float64) - (1 / c if c > 1 else 0)
+        return found + outside[:, None, None] * shared
 
     def draws(self, n: int, noise: Noise) -> tuple[Tensor, Tensor]:  # (d, c, n), (c, n)
         """Draws of the weights of features, and of the logits at their centre."""

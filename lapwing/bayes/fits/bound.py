@@ -26,7 +26,7 @@ from torch import Tensor
 
 from lapwing.bayes.likelihoods.expectation import Expectation
 
-MAX_STEPS = 300
+MAX_STEPS = 150
 DEPTH = 6  # steps that are mixed
 MIXING = 0.7  # of the last of them
 KEPT = 1  # of them after a mixture that was worse

@@ -34,6 +34,7 @@ LARGEST_BYTES = 2**30  # of the columns in double precision
 LARGEST_SIDE = 6000  # of a Gram matrix of rows that are chosen from
 ENDS_SIZE = 2**26  # multiplications for a factorisation up to which a best precision is looked for from both ends
 POINTS = 9  # of a curve over the precision
+ROUGH, ROUGH_STEPS = 1e-2, 40  # nats and steps of a search that is compared on held-out data
 FRESH = 1  # seed of the points that the error of the others is told by
 
 
@@ -129,8 +130,8 @@ class BoundSearch:
         """The Gaussian model with that curvature: rows SᵀΦ, of every output of a datum."""
         values, vectors = torch.linalg.eigh(self.curvature(at))
         root = (vectors * values.clamp_min(0).sqrt()[:, None]) @ vectors.mT
-        model, k = self.model, root.shape[1]
-        if k < model.outputs:
+        model = self.model
+        if not _alone(model):
             contrasts = model.likelihood.contrasts(model.outputs)
             root = contrasts @ root @ contrasts.mT
         features = model.features
@@ -163,7 +164,7 @@ class BoundSearch:
         outside = prior @ prior.mT - within @ within.mT
 
         def at(precision: float) -> tuple[Tensor, Tensor]:
-            found = self.at(precision, near).at
+            found = bound.from_near(self.rows, near, log(precision), ROUGH, ROUGH_STEPS).at
             solved = torch.linalg.solve_triangular(found.factor, inside.mT, upper=False)
             parts = solved.reshape(len(solved), -1, c)
             covariance = (torch.einsum("qnk,qnl->nkl", parts, parts) + outside) / precision

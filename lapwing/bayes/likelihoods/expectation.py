@@ -25,7 +25,7 @@ JITTER = 1e-11  # of the variance of a datum, so that outputs without any varian
 BLOCK = 2**22  # outputs at points that are held at once
 
 Values = Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]  # outputs -> log p, its gradient, minus its Hessian
-Density = Callable[[Tensor], tuple[Tensor, Tensor]]  # outputs (points, n, c) -> log p (points, n) and its gradient
+Density = Callable[[Tensor], tuple[Tensor, Tensor]]  # outputs (c, n, points) -> log p (n, points) and its gradient
 
 
 @final
@@ -111,18 +111,19 @@ def by_points(density: Density, mean: Tensor, covariance: Tensor, seed: int = 0,
     jitter = JITTER * wide.diagonal(dim1=1, dim2=2).sum(1) + torch.finfo(torch.float64).tiny
     root = torch.linalg.cholesky_ex(wide + jitter[:, None, None] * torch.eye(c).to(wide))[0]
     points = normal_points(c, count, seed).to(wide)
-    log_density, gradient, by_root = centre.new_zeros(n), torch.zeros_like(centre), torch.zeros_like(wide)
+    log_density, gradient, by_root = centre.new_zeros(n), centre.new_zeros(c, n), centre.new_zeros(c, n, c)
+    rows, middle = root.permute(1, 0, 2).reshape(c * n, c), centre.mT[:, :, None]
     means = []
     for part in points.split(max(1, BLOCK // (n * c))):
-        values, slopes = density(centre + torch.einsum("nkl,sl->snk", root, part))
-        log_density += values.sum(0)
-        gradient += slopes.sum(0)
-        by_root += torch.einsum("snk,sl->nkl", slopes, part)
-        means.append(values.mean(1))
-    curvature = _curvature(root, by_root / count)
+        values, slopes = density(middle + (rows @ part.mT).reshape(c, n, -1))
+        log_density += values.sum(1)
+        gradient += slopes.sum(2)
+        by_root += slopes @ part
+        means.append(values.mean(0))
+    curvature = _curvature(root, by_root.permute(1, 0, 2) / count)
     pairs = torch.cat(means).reshape(2, -1).mean(0)
     error = float(pairs.std()) / len(pairs) ** 0.5
-    return Expectation((log_density / count).to(mean), (gradient / count).to(mean), curvature.to(mean), error)
+    return Expectation((log_density / count).to(mean), (gradient.mT / count).to(mean), curvature.to(mean), error)
 
 
 def _curvature(root: Tensor, by_root: Tensor) -> Tensor:  # (n, c, c)

@@ -168,9 +168,9 @@ class OwnLikelihood(Likelihood):
             return self.log_density(at, wide), self._slope(at, wide, False)[0], self._hessian(at, wide)
 
         def at_points(at: Tensor) -> tuple[Tensor, Tensor]:
-            flat, again = at.reshape(-1, self.outputs), wide.repeat(len(at))
+            flat, again = at.flatten(1).mT, wide.repeat_interleave(at.shape[2])
             slopes = self._slope(flat, again, False)[0]
-            return self.log_density(flat, again).reshape(at.shape[:2]), slopes.reshape(at.shape)
+            return self.log_density(flat, again).reshape(at.shape[1:]), slopes.mT.reshape(at.shape)
 
         if self.outputs > 1:
             return by_points(at_points, mean, covariance, seed)

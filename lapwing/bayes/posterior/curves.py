@@ -19,7 +19,7 @@ LABEL_POINTS = 41  # where every point takes probabilities
 MODE_POINTS = 21  # where every point takes a mode
 SOLVED_POINTS = 9  # where every point takes a solve
 STEP = 4.0  # by which a precision is multiplied on the way to a better one, and in the end its root
-MOST_STEPS = 8  # one way
+STEPS_UP, STEPS_DOWN = 8, 2  # at most; under a wide prior only ratios of outputs count, and these stay what they are
 
 Density = Callable[[float], tuple[float, float]]  # of a ratio of old to new precision: score, noise multiple
 
@@ -132,8 +132,8 @@ def climbed(density: Density) -> Curve:
         return scores[multiple]
 
     best = 1.0
-    for factor in (STEP, 1 / STEP):
-        for _ in range(MOST_STEPS):
+    for factor, most in ((STEP, STEPS_UP), (1 / STEP, STEPS_DOWN)):
+        for _ in range(most):
             if score(best * factor) <= score(best):
                 break
             best *= factor
