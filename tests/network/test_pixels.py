@@ -108,7 +108,12 @@ def test_structures_take_classes_of_pixels(method):
     posterior = fit(
         model, (X, LABELS), Categorical(dim=1), prior=Isotropic(ALPHA), method=getattr(lw, method)(), draws=2
     )
-    assert posterior.predict(NEW).probs.shape == (2, 3, 4, 5)
+    prediction = posterior.predict(NEW)
+    assert prediction.probs.shape == (2, 3, 4, 5)
+    centre, spread = torch.eye(3).double() - 1 / 3, prediction.observation.spread
+    left = (centre @ spread.covariance @ centre).diagonal(dim1=3, dim2=4).sum((1, 2, 3))
+    torch.testing.assert_close(prediction.score_variance, left / 60, rtol=1e-10, atol=0)
+    assert ((prediction.novelty > 0) & (prediction.novelty < 1)).all()
     if method == "Diagonal":
         covariance, _ = dense_of(model, LABELS)
         diagonal = 1 / torch.linalg.inv(covariance).diagonal()
