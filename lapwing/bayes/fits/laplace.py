@@ -436,22 +436,17 @@ class LaplaceAtMode(Laplace):
         return LaplaceAtMode(ModeSearch.unpack(tensors, context), context.prior)
 
 
-def check_not_interpolating(model: LinearModel) -> None:
-    """Refuse training data that a network fits perfectly."""
+def interpolation(model: LinearModel) -> float | None:
+    """The mean confidence of a network in its training labels, where it fits them perfectly."""
     if model.point is None:
-        return
+        return None
     of = model.likelihood
     found = of.confidence(of.reshape_outputs(model.outputs_at_point(), model.targets), model.targets)
     if found is None:
-        return
+        return None
     each = found.reshape(len(model.targets), -1).mean(1)
     confidence = float((each * model.weights).sum() / model.weights.sum())
-    if confidence >= INTERPOLATES:
-        raise ValueError(
-            f"this network fits its training data perfectly (mean confidence {confidence:.3f}), so they cannot tell "
-            "how wide its error bars should be; pass validation=(x, y), a few hundred points suffice, or a prior with "
-            "a precision"
-        )
+    return confidence if confidence >= INTERPOLATES else None
 
 
 def _over(coordinates: Tensor, units: Tensor) -> Tensor:
