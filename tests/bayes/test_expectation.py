@@ -1,5 +1,7 @@
 """Averages over Gaussian outputs, against adaptive quadrature and against differences of the sums themselves."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -28,8 +30,7 @@ def averaged(function, mean: float, std: float) -> float:
     def density(f: float) -> float:
         return function(f) * np.exp(-0.5 * ((f - mean) / std) ** 2) / (std * (2 * np.pi) ** 0.5)
 
-    pairs = zip(places[:-1], places[1:], strict=True)
-    return sum(quad(density, low, high, epsabs=1e-14, epsrel=1e-13)[0] for low, high in pairs)
+    return sum(quad(density, low, high, epsabs=1e-14, epsrel=1e-13)[0] for low, high in pairwise(places))
 
 
 class TestLogistic:
