@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from lapwing.bayes.posterior.posterior import Posterior
 
 Mean = Literal["linear", "network"]
+NOT_AROUND = (
+    "this posterior is that of Jθ alone, in which the network's own outputs have no place: leave it at mean='linear', or "
+    "fit with curvature='network'"
+)
 BLOCK_ELEMENTS = 2**23  # of rows used at once
 NO_NETWORK = "mean='network' is for a linearised network: this model is linear itself, so leave it at mean='linear'"
 
@@ -143,6 +147,8 @@ def _source(posterior: Posterior, mean: Mean) -> tuple[LinearModel, WeightPoster
     if mean == "network":
         if model.point is None:
             raise ValueError(NO_NETWORK)
+        if model.point.through_zero:
+            raise ValueError(NOT_AROUND)
         return model, gaussian, posterior.likelihood.reshape_outputs(model.outputs_at_point(), model.targets)
     flat = (model.features @ gaussian.mean.to(model.features.like)).double()
     if model.offset is not None:
