@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import log
+from math import exp, log
 from typing import Any, final
 
 import torch
@@ -120,7 +120,7 @@ class BoundSearch:
 
     def curvature(self, at: Ascent) -> Tensor:  # (n, k, k)
         """B, without what the points leave below zero."""
-        found = at.at.curvature * torch.tensor(at.at.log_precision).exp()
+        found = at.at.curvature * exp(at.at.log_precision)
         if found.shape[1] == 1:
             return found.clamp_min(0)
         values, vectors = torch.linalg.eigh(found)
@@ -178,8 +178,8 @@ class BoundSearch:
     def quadrature_error(self, at: Ascent) -> float:
         """How far the bound moves where it is averaged over other points: in nats."""
         found, rows = at.at, self.rows
-        std = torch.tensor(-0.5 * found.log_precision).exp()
-        again = _averages(self.model, FRESH)(rows.offset + std * found.outputs, std.square() * found.variances)
+        std = exp(-0.5 * found.log_precision)
+        again = _averages(self.model, FRESH)(rows.offset + std * found.outputs, std**2 * found.variances)
         return abs(float(rows.weights @ again.log_density) - found.averages.log_density)
 
     def moments(self, at: Ascent) -> Moments:
