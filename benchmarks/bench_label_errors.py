@@ -56,7 +56,7 @@ def measure(n: int, hidden: int, decay: float, epochs: int, seeds: int) -> dict:
         model = trained(x, labels, hidden, decay, epochs, seed)
         first = lw.fit(
             model, (x, labels), lw.Categorical(), prior=lw.Isotropic(PRECISIONS[0]), method=lw.Exact(), draws=1,
-            progress=False,
+            curvature="network", progress=False,
         )  # fmt: skip
         posteriors = [first, *(first.at(precision=precision) for precision in PRECISIONS[1:])]
         left_out = [posterior.leave_one_out() for posterior in posteriors]

@@ -241,14 +241,14 @@ def influence(posterior: Posterior, targets: Any) -> records.Influence | None:
     """Leverages and leave-one-out densities of the training data, where the posterior is in closed form.
 
     Exact for Gaussian noise. For class labels the leverages are exact at the curvature that the posterior uses, and the
-    prediction without a datum is one Newton step away from that of the network.
+    prediction without a datum is one step away from the mean that predictions are drawn around.
     """
     of = posterior.likelihood
     if not (of.has_classes or of.constant_curvature):
         return None  # records know numbers and classes
     labels = of.has_classes
     try:
-        found = posterior.leave_one_out(mean="network" if labels and posterior.map.point is not None else "linear")
+        found = posterior.leave_one_out(mean=posterior.map.centre if labels else "linear")
     except ValueError:  # not in closed form, or the training data are not there
         return None
     wanted = np.asarray(targets, float).reshape(len(found.leverage), -1)[:, 0]

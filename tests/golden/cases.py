@@ -598,7 +598,8 @@ def categorical() -> Values:
     """A network, everything given; leave-one-out, influence, `at`, update and remove, every link."""
     model, x, at = mlp(), normal(40, 3, seed=1), normal(6, 3, seed=2)
     y, y_at = classes(model, x), classes(model, at)
-    posterior = lw.fit(model, (x[:31], y[:31]), lw.Categorical(), prior=lw.Isotropic(2.0), draws=DRAWS)
+    given = {"prior": lw.Isotropic(2.0), "draws": DRAWS, "curvature": "network"}
+    posterior = lw.fit(model, (x[:31], y[:31]), lw.Categorical(), **given)
     prediction, more = posterior.predict(at), posterior.update((x[31:], y[31:]))
     return joined(
         posterior=asked(posterior),

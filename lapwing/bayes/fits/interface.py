@@ -129,6 +129,10 @@ class Fit(ABC):
         """The same with the curvature at the mean."""
         return self
 
+    def averaged_root(self) -> Tensor | None:  # (n, m, m)
+        """S of every datum, S Sᵀ its curvature averaged over the posterior; None where that is taken at a point."""
+        return None
+
     def on_more(self, more: LinearModel, whole: LinearModel | None) -> Fit:
         """The fit of these data and more under the same prior; `whole` are all, where these are carried."""
         del more, whole

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import log
+from math import exp, log
 from typing import Any, final
 
 import torch
@@ -120,7 +120,7 @@ class BoundSearch:
 
     def curvature(self, at: Ascent) -> Tensor:  # (n, k, k)
         """B, without what the points leave below zero."""
-        found = at.at.curvature * torch.tensor(at.at.log_precision).exp()
+        found = at.at.curvature * exp(at.at.log_precision)
         if found.shape[1] == 1:
             return found.clamp_min(0)
         values, vectors = torch.linalg.eigh(found)
@@ -128,14 +128,17 @@ class BoundSearch:
 
     def surrogate(self, at: Ascent) -> GaussianSurrogate:
         """The Gaussian model with that curvature: rows SᵀΦ, of every output of a datum."""
+        features = self.model.features
+        return GaussianSurrogate.without_targets(BlockDiagonal(self.root(at).to(features.like)) @ features)
+
+    def root(self, at: Ascent) -> Tensor:  # (n, c, c), or (n · c, 1, 1) where each output stands alone
+        """S with S Sᵀ = B, symmetric."""
         values, vectors = torch.linalg.eigh(self.curvature(at))
         root = (vectors * values.clamp_min(0).sqrt()[:, None]) @ vectors.mT
-        model = self.model
-        if not _alone(model):
-            contrasts = model.likelihood.contrasts(model.outputs)
-            root = contrasts @ root @ contrasts.mT
-        features = model.features
-        return GaussianSurrogate.without_targets(BlockDiagonal(root.to(features.like)) @ features)
+        if _alone(self.model):
+            return root
+        contrasts = self.model.likelihood.contrasts(self.model.outputs)
+        return contrasts @ root @ contrasts.mT
 
     def spectrum(self, at: Ascent) -> Spectrum | None:
         """That of the surrogate's features in units of the prior's scale; None where it is to be found from them."""
@@ -175,8 +178,8 @@ class BoundSearch:
     def quadrature_error(self, at: Ascent) -> float:
         """How far the bound moves where it is averaged over other points: in nats."""
         found, rows = at.at, self.rows
-        std = torch.tensor(-0.5 * found.log_precision).exp()
-        again = _averages(self.model, FRESH)(rows.offset + std * found.outputs, std.square() * found.variances)
+        std = exp(-0.5 * found.log_precision)
+        again = _averages(self.model, FRESH)(rows.offset + std * found.outputs, std**2 * found.variances)
         return abs(float(rows.weights @ again.log_density) - found.averages.log_density)
 
     def moments(self, at: Ascent) -> Moments:
@@ -232,6 +235,12 @@ class Variational(Fit):
     def surrogate(self) -> GaussianSurrogate:
         """With the curvature averaged over the posterior."""
         return self.search.surrogate(self.ascent)
+
+    def averaged_root(self) -> Tensor:
+        root = self.search.root(self.ascent)
+        if not _alone(self.search.model):
+            return root
+        return torch.diag_embed(root.reshape(len(self.search.model.targets), -1))
 
     def spectrum(self) -> Spectrum | None:
         """That of the surrogate's features, found in few coordinates."""

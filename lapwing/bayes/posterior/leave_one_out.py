@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from lapwing.bayes.likelihoods import Likelihood, Spread
+from lapwing.bayes.likelihoods.interface import counted
 from lapwing.bayes.linear_model import LinearModel
 from lapwing.bayes.methods.interface import WeightPosterior
 from lapwing.bayes.methods.outputs import OutputUncertainty
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from lapwing.bayes.posterior.posterior import Posterior
 
 Mean = Literal["linear", "network"]
+NOT_AROUND = (
+    "this posterior is that of Jθ alone, in which the network's own outputs have no place: leave it at mean='linear', or "
+    "fit with curvature='network'"
+)
 BLOCK_ELEMENTS = 2**23  # of rows used at once
 NO_NETWORK = "mean='network' is for a linearised network: this model is linear itself, so leave it at mean='linear'"
 
@@ -31,7 +36,9 @@ class LeaveOneOut:
 
     With V = φ_i Σ φ_iᵀ, B = S Sᵀ the curvature of its likelihood and g the gradient of its log density in the outputs
     f = φ_i θ, leaving it out moves the outputs to f − V u, u = (I − BV)⁻¹ g, and their covariance to (I − VB)⁻¹ V. That
-    is exact for Gaussian noise, with several outputs too, and one Newton step for other likelihoods.
+    is exact for Gaussian noise, with several outputs too, and one Newton step for other likelihoods. Where curvature
+    was averaged over the posterior so are B and g, and what is left is the posterior without the Gaussian factor that
+    stands for the datum, its cavity.
     """
 
     leverage: Tensor  # (n,), tr(VB): how much of its own prediction each datum makes
@@ -53,13 +60,17 @@ class LeaveOneOut:
 
 
 def left_out(posterior: Posterior, mean: Mean) -> LeaveOneOut:
-    """One Newton step away from the mean of the linear model, or from the network's own weights as if they were it."""
+    """One step away from the mean of the linear model, or from the network's own weights as if they were it."""
     model, source, outputs = _source(posterior, mean)
     of, shape = posterior.likelihood, outputs.shape
     n, m = len(model.targets), model.outputs
     covariance, before = _covariances(source, model.features, n, m)
-    slope = of.gradient(outputs, model.targets, model.weights).reshape(n, m, 1)
-    root = _root(of, model, outputs)
+    averaged = source.fit.averaged_root()
+    if averaged is None:
+        slope, root = of.gradient(outputs, model.targets, model.weights), _root(of, model, outputs)
+    else:
+        slope, root = _averaged_slope(of, model, outputs, covariance), averaged
+    slope = slope.reshape(n, m, 1)
     known, complement = source.leverages(model), None
     if known is not None:  # without cancellation, so that leverages close to one do no harm
         complement = known.complement
@@ -136,6 +147,8 @@ def _source(posterior: Posterior, mean: Mean) -> tuple[LinearModel, WeightPoster
     if mean == "network":
         if model.point is None:
             raise ValueError(NO_NETWORK)
+        if model.point.through_zero:
+            raise ValueError(NOT_AROUND)
         return model, gaussian, posterior.likelihood.reshape_outputs(model.outputs_at_point(), model.targets)
     flat = (model.features @ gaussian.mean.to(model.features.like)).double()
     if model.offset is not None:
@@ -157,6 +170,12 @@ def _root(of: Likelihood, model: LinearModel, outputs: Tensor) -> Tensor:  # (n,
     n, m = len(model.targets), model.outputs
     units = torch.eye(m, dtype=torch.float64).expand(n, m, m).reshape(*outputs.shape, m)
     return of.hessian_root(outputs, units, model.weights, model.targets).reshape(n, m, m)
+
+
+def _averaged_slope(of: Likelihood, model: LinearModel, outputs: Tensor, covariance: Tensor) -> Tensor:  # outputs' shape
+    """The gradient of log p averaged over the outputs with their covariance (n, m, m)."""
+    wide = covariance[:, 0, 0] if outputs.ndim == 1 else covariance
+    return counted(of.expected(outputs, wide, model.targets).gradient, model.weights)
 
 
 def _prediction(posterior: Posterior, outputs: Tensor, covariance: Tensor, known: OutputUncertainty) -> Prediction:

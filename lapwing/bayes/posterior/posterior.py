@@ -396,7 +396,8 @@ class Posterior:
     def leave_one_out(self, *, mean: Mean = "linear") -> LeaveOneOut:
         """What the posterior without each training datum says of it, from leverages: nothing is fitted again.
 
-        Exact for Gaussian noise; for other likelihoods one Newton step from the mode of the linear model. With
+        Exact for Gaussian noise; for other likelihoods one Newton step from the mode of the linear model, or where the
+        curvature is averaged over the posterior the same without the Gaussian factor of the datum (its cavity). With
         mean="network" the step is from the network's own weights, as if they were that mode. Its `most_influential`
         and `label_errors` rank the data.
 
@@ -411,7 +412,7 @@ class Posterior:
     def influence(self, inputs: Any, *, mean: Mean = "linear") -> Tensor:  # (n, *outputs)
         """What every training datum adds to the outputs at a few new inputs: f(x) − f(x) without it.
 
-        Exact for Gaussian noise and one Newton step otherwise, as in `leave_one_out`.
+        Exact for Gaussian noise and one step otherwise, as in `leave_one_out`.
 
         >>> from lapwing import Gaussian, Isotropic, LinearModel, infer
         >>> x, y = torch.tensor([[1.0], [2.0], [3.0], [4.0]]).double(), torch.tensor([1.0, 2.0, 9.0, 4.0])

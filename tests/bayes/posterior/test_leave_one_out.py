@@ -60,7 +60,7 @@ KINDS = ["classes", "labels", "one label", "counts"]
 def inferred(kind, features, targets, counts, n):
     likelihood = {"classes": lw.Categorical(), "counts": Poisson()}.get(kind, lw.Bernoulli())
     model = lw.LinearModel(features.reshape(-1, features.shape[-1]), targets, likelihood, weights=counts)
-    return lw.infer(model, prior=lw.Isotropic(PRECISION))
+    return lw.infer(model, prior=lw.Isotropic(PRECISION), curvature="mode")
 
 
 @pytest.mark.parametrize("d", [5, 41], ids=["more data", "more weights"])
@@ -149,7 +149,8 @@ def test_from_the_network_the_step_starts_at_its_own_weights(kind):
     model, x = network(3), normal(17, 3, seed=5)
     y = normal(17, 3, seed=6)
     likelihood, targets = (lw.Gaussian(0.7), y) if kind == "numbers" else (lw.Categorical(), y.argmax(1))
-    found = lw.fit(model, (x, targets), likelihood, prior=lw.Isotropic(2.0)).leave_one_out(mean="network")
+    posterior = lw.fit(model, (x, targets), likelihood, prior=lw.Isotropic(2.0), curvature="network")
+    found = posterior.leave_one_out(mean="network")
     weights = dict(model.named_parameters())
     jacobian = torch.func.jacrev(lambda w: torch.func.functional_call(model, w, (x,)))(weights)
     J = torch.cat([part.reshape(17, 3, -1) for part in jacobian.values()], 2).detach()
@@ -208,7 +209,8 @@ def test_influence_of_labels_is_one_newton_step(kind, d):
 
 def test_influence_from_the_network_has_the_shape_of_its_outputs():
     model, x = network(3), normal(17, 3, seed=5)
-    posterior = lw.fit(model, (x, normal(17, 3, seed=6).argmax(1)), lw.Categorical(), prior=lw.Isotropic(2.0))
+    given = {"prior": lw.Isotropic(2.0), "curvature": "network"}
+    posterior = lw.fit(model, (x, normal(17, 3, seed=6).argmax(1)), lw.Categorical(), **given)
     own, loo = posterior.influence(x, mean="network"), posterior.leave_one_out(mean="network")
     assert own.shape == (17, 17, 3)
     torch.testing.assert_close(
