@@ -219,7 +219,7 @@ class _Modes:
         except FloatingPointError as failure:
             if self.search.likelihood.log_concave:
                 raise
-            raise ValueError(
+            raise FloatingPointError(
                 "under a wide prior this likelihood has no mode: data fitted perfectly, with a variance of "
                 "zero, have no bound on their density; pass validation=(x, y), or a prior with a precision"
             ) from failure
