@@ -40,8 +40,15 @@ class Conditioned(Protocol):
     def output_variances(self, jacobian: Jacobian) -> Tensor:  # (b, rows)
         """The diagonal of J (RᵀR + 1/v)⁻¹ Jᵀ."""
 
-    def draw(self, weight_normals: Tensor, row_normals: Tensor) -> Layers:
-        """A draw of N(0, (RᵀR + 1/v)⁻¹) from standard normals, (b, p) and (b, rows)."""
+    def draws(self, weight_normals: Tensor, row_normals: Tensor) -> Tensor:  # (b, p, draws)
+        """Draws of N(0, (RᵀR + 1/v)⁻¹) from standard normals, (b, p, draws) and (b, rows, draws)."""
+
+    def __getitem__(self, chosen: Tensor) -> Conditioned:
+        """Of some of the networks."""
+
+    @property
+    def rows_needed(self) -> int:
+        """How many rows of normals `draws` takes."""
 
 
 class Curvature(Protocol):
@@ -53,7 +60,7 @@ class Curvature(Protocol):
 
 def curvature(rows: Jacobian) -> Curvature:
     """By the smaller matrix."""
-    weights = sum(left.shape[2] * right.shape[2] for left, right in zip(rows.left, rows.right, strict=True))
+    weights = sum(high * wide for high, wide in rows.shapes)
     if rows.rows <= ROWS_PER_WEIGHT * weights:
         return RowCurvature(rows)
     return WeightCurvature.of(rows)
@@ -107,12 +114,20 @@ class RowPosterior:
         prior = jacobian.kernel_diagonal(self.variances)
         return (prior - shared.square().sum(1)).clamp_min(0)
 
-    def draw(self, weight_normals: Tensor, row_normals: Tensor) -> Layers:
-        """A draw of the prior, less what the rows, each with a standard normal error, say about it."""
-        prior = _layers(weight_normals, self.rows, self.variances)
-        seen = self.rows.times(prior) + row_normals
-        pulled = torch.cholesky_solve(seen[:, :, None], self.root)[:, :, 0]
-        return prior - self._times_prior(self.rows.transposed(pulled))
+    def draws(self, weight_normals: Tensor, row_normals: Tensor) -> Tensor:
+        """Draws of the prior, less what the rows, each with a standard normal error, say about them."""
+        dense = self.rows.dense()
+        variance = _by_weight(self.variances, self.rows.shapes)[:, :, None]
+        prior = variance.sqrt() * weight_normals
+        pulled = torch.cholesky_solve(dense @ prior + row_normals, self.root)
+        return prior - variance * (dense.mT @ pulled)
+
+    def __getitem__(self, chosen: Tensor) -> RowPosterior:
+        return RowPosterior(self.rows.of(chosen), tuple(v[chosen] for v in self.variances), self.root[chosen])
+
+    @property
+    def rows_needed(self) -> int:
+        return self.rows.rows
 
     def _times_prior(self, layers: Layers) -> Layers:
         return Layers(tuple(part * v[:, None, :] for part, v in zip(layers.of, self.variances, strict=True)))
@@ -129,7 +144,7 @@ class WeightCurvature:
     @staticmethod
     def of(rows: Jacobian) -> WeightCurvature:
         """Summed over blocks of rows."""
-        shapes = tuple((left.shape[2], right.shape[2]) for left, right in zip(rows.left, rows.right, strict=True))
+        shapes = rows.shapes
         b, p = len(rows.left[0]), sum(high * wide for high, wide in shapes)
         size = max(1, BLOCK_ELEMENTS // (b * p))
         gram = torch.zeros(b, p, p, dtype=rows.left[0].dtype)
@@ -140,7 +155,7 @@ class WeightCurvature:
 
     def at(self, variances: Variances) -> WeightPosterior:
         """One matrix of the weights."""
-        spread = _spread(variances, self.shapes).sqrt()
+        spread = _by_weight(variances, self.shapes).sqrt()
         whitened = self.gram * spread[:, :, None] * spread[:, None, :]
         whitened.diagonal(dim1=1, dim2=2).add_(1)
         return WeightPosterior(variances, self.shapes, _cholesky(whitened))
@@ -182,33 +197,27 @@ class WeightPosterior:
             blocks.append(torch.linalg.solve_triangular(self.root, rows.mT, upper=False).square().sum(1))
         return torch.cat(blocks, dim=1)
 
-    def draw(self, weight_normals: Tensor, row_normals: Tensor) -> Layers:
+    def draws(self, weight_normals: Tensor, row_normals: Tensor) -> Tensor:
         """√v L⁻ᵀ z."""
         del row_normals
-        inner = torch.linalg.solve_triangular(self.root.mT, weight_normals[:, :, None], upper=True)[:, :, 0]
-        parts = (self._prior_std() * inner).split([high * wide for high, wide in self.shapes], dim=1)
-        return Layers(tuple(part.reshape(-1, *shape) for part, shape in zip(parts, self.shapes, strict=True)))
+        inner = torch.linalg.solve_triangular(self.root.mT, weight_normals, upper=True)
+        return self._prior_std()[:, :, None] * inner
+
+    def __getitem__(self, chosen: Tensor) -> WeightPosterior:
+        return WeightPosterior(tuple(v[chosen] for v in self.variances), self.shapes, self.root[chosen])
+
+    @property
+    def rows_needed(self) -> int:
+        return 0
 
     def _prior_std(self) -> Tensor:
-        return _spread(self.variances, self.shapes).sqrt()
+        return _by_weight(self.variances, self.shapes).sqrt()
 
 
-def _spread(variances: Variances, shapes: tuple[tuple[int, int], ...]) -> Tensor:  # (b, p)
+def _by_weight(variances: Variances, shapes: tuple[tuple[int, int], ...]) -> Tensor:  # (b, p)
     """The prior variance of every weight."""
     parts = [v[:, None, :].expand(-1, *shape).flatten(1) for v, shape in zip(variances, shapes, strict=True)]
     return torch.cat(parts, dim=1)
-
-
-def _layers(normals: Tensor, rows: Jacobian, variances: Variances) -> Layers:
-    """A draw of the prior."""
-    shapes = [(left.shape[2], right.shape[2]) for left, right in zip(rows.left, rows.right, strict=True)]
-    parts = normals.split([high * wide for high, wide in shapes], dim=1)
-    return Layers(
-        tuple(
-            part.reshape(-1, *shape) * v.sqrt()[:, None, :]
-            for part, shape, v in zip(parts, shapes, variances, strict=True)
-        )
-    )
 
 
 def _cholesky(matrix: Tensor) -> Tensor:

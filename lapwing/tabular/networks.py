@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 class Layers:
     """One matrix a layer for each of b networks, the bias as its last column; also steps, gradients and precisions.
 
-    The sum of weights of a layer is laid out by rows: flat vectors hold the layers one after another.
+    Flat vectors hold the layers one after another, each by rows.
     """
 
     of: tuple[Tensor, ...]  # each (b, outputs, inputs + 1)
@@ -70,6 +70,15 @@ class Jacobian:
     def rows(self) -> int:
         """Of each network."""
         return self.left[0].shape[1]
+
+    @property
+    def shapes(self) -> tuple[tuple[int, int], ...]:
+        """Of the layers' matrices."""
+        return tuple((left.shape[2], right.shape[2]) for left, right in self._layers())
+
+    def of(self, chosen: Tensor) -> Jacobian:
+        """Of some of the networks."""
+        return Jacobian(tuple(part[chosen] for part in self.left), tuple(part[chosen] for part in self.right))
 
     def __getitem__(self, block: slice) -> Jacobian:
         return Jacobian(tuple(part[:, block] for part in self.left), tuple(part[:, block] for part in self.right))

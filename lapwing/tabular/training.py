@@ -15,14 +15,15 @@ import torch
 from torch import Tensor
 
 from lapwing.linalg.progress import Report
-from lapwing.tabular.curvature import Conditioned, Variances, curvature
+from lapwing.tabular.curvature import Conditioned, Curvature, Variances, curvature
 from lapwing.tabular.networks import Jacobian, Layers, linearised, outputs
 
 LARGEST_PRECISION = 1e8  # of standardised columns: the weights of one that is as good as gone
 SMALLEST_PRECISION = 1e-8
 LARGEST_NOISE_PRECISION = 1e10  # of standardised targets
-LARGEST_DAMPING = 1e12  # beyond it a step is as good as none
-QUICKER, SLOWER = 0.3, 4.0  # of the damping, after a step that was good and one that was not
+FIRST_NOISE_PRECISION = 10.0
+FIRST_STEPS = 5  # before precisions are looked at
+DAMPING = (1e-12, 1e12)  # beyond, a step is a Gauss-Newton step, or none
 
 
 @final
@@ -61,38 +62,28 @@ class Groups:
     count: int
 
     @staticmethod
-    def by_column(columns: Tensor, layers: int) -> Groups:
-        """One for all weights that leave a column of the table, else one a tensor.
+    def by_column(columns: Tensor, sizes: tuple[int, ...]) -> Groups:
+        """One for all weights that leave a column of the table, and one for each other matrix and each bias.
 
-        `columns` says for each input which column it came from, (d,).
+        `columns` says for each input which column it came from, (d,); `sizes` are those of the network's layers.
         """
-        first = int(columns.max()) + 1
-        parts = [torch.cat([columns, torch.tensor([first])])]
-        return Groups((*parts,), first + 1).deeper(layers - 1)
+        count = int(columns.max()) + 1
+        parts = [torch.cat([columns, torch.tensor([count])])]
+        for size in sizes[1:-1]:
+            parts.append(torch.tensor([count + 1] * size + [count + 2]))
+            count += 2
+        return Groups(tuple(parts), count + 1)
 
-    def deeper(self, layers: int) -> Groups:
-        """A group for the matrix and one for the bias of each further layer; sizes are found when they are used."""
-        extra = tuple(torch.tensor([self.count + 2 * k, self.count + 2 * k + 1]) for k in range(layers))
-        return Groups((*self.of, *extra), self.count + 2 * layers)
-
-    def spread(self, values: Tensor, like: Layers) -> Variances:  # of (b, groups)
+    def spread(self, values: Tensor) -> Variances:  # of (b, groups)
         """The value of each column's group."""
-        return tuple(
-            values[:, self._of_columns(group, layer.shape[2])] for group, layer in zip(self.of, like.of, strict=True)
-        )
+        return tuple(values[:, group] for group in self.of)
 
     def summed(self, columns: Variances) -> Tensor:  # (b, groups)
         """The sum over each group."""
         total = torch.zeros(len(columns[0]), self.count, dtype=columns[0].dtype)
         for group, part in zip(self.of, columns, strict=True):
-            total = total.index_add(1, self._of_columns(group, part.shape[1]), part)
+            total = total.index_add(1, group, part)
         return total
-
-    @staticmethod
-    def _of_columns(group: Tensor, columns: int) -> Tensor:
-        if len(group) == columns:
-            return group
-        return torch.cat([group[:1].expand(columns - 1), group[1:]])
 
 
 @final
@@ -124,14 +115,14 @@ class State:
 
     def variances(self, groups: Groups) -> Variances:
         """Of the prior, in units of the noise variance."""
-        return groups.spread(self.noise_precision[:, None] / self.precision, self.networks)
+        return groups.spread(self.noise_precision[:, None] / self.precision)
 
 
 def log_evidence(state: State, groups: Groups, data: Data, known: Conditioned, residuals: Tensor) -> Tensor:  # (b,)
     """log p(y) of the linearised networks, were their weights at the mode: fit, penalty and determinants."""
     beta = state.noise_precision
-    squares = groups.spread(state.precision, state.networks)
-    penalty = sum((v[:, None, :] * w.square()).sum((1, 2)) for v, w in zip(squares, state.networks.of, strict=True))
+    precisions = groups.spread(state.precision)
+    penalty = sum((v[:, None, :] * w.square()).sum((1, 2)) for v, w in zip(precisions, state.networks.of, strict=True))
     fit = beta * residuals.square().sum(1) - data.count * (beta / (2 * torch.pi)).log()
     return -0.5 * (fit + penalty + known.log_determinant())
 
@@ -146,26 +137,110 @@ def updated(state: State, groups: Groups, data: Data, known: Conditioned, residu
     return replace(state, precision=precision, noise_precision=noise.clamp_max(LARGEST_NOISE_PRECISION))
 
 
-def stepped(state: State, groups: Groups, data: Data, rows: Jacobian, values: Tensor, info=None) -> tuple[State, Tensor]:
-    """A damped Gauss-Newton step of every network whose loss falls by it, and by how many nats it fell, (b,)."""
+def stepped(
+    state: State, groups: Groups, data: Data, rows: Jacobian, curved: Curvature, residuals: Tensor
+) -> tuple[State, Tensor]:
+    """A damped Gauss-Newton step of every network whose loss falls by it, and how far it promised to fall, in nats: (b,).
+
+    The damping follows how much of that promise was kept.
+    """
     variances = state.variances(groups)
-    damped = tuple(v / (1 + state.damping)[:, None] for v in variances)
-    residuals = data.residuals(values)
     pull = Layers(tuple(w / v[:, None, :] for w, v in zip(state.networks.of, variances, strict=True)))
     gradient = pull - rows.transposed(residuals)
-    step = curvature(rows).at(damped).solve(gradient) if info is None else info.at(damped).solve(gradient)
+    step = curved.at(tuple(v / (1 + state.damping)[:, None] for v in variances)).solve(gradient)
     trial = state.networks - step
     before = _loss(state.networks, variances, residuals)
-    after = _loss(trial, variances, data.residuals(outputs(trial, data.inputs)))
-    fell = state.noise_precision * (before - after)
-    better = fell >= 0
-    everywhere = torch.arange(len(fell))
-    networks = state.networks.replaced(everywhere[better], trial[everywhere[better]])
-    damping = (state.damping * torch.where(better, QUICKER, SLOWER)).clamp(1e-12, LARGEST_DAMPING)
-    return replace(state, networks=networks, damping=damping), torch.where(better, fell, torch.nan)
+    promised = before - _loss(trial, variances, residuals + rows.times(step))
+    fallen = before - _loss(trial, variances, data.residuals(outputs(trial, data.inputs)))
+    kept = fallen / promised.clamp_min(1e-300)
+    better = (fallen > 0).nonzero()[:, 0]
+    damping = (state.damping * _factor(kept)).clamp(*DAMPING)
+    networks = state.networks.replaced(better, trial[better])
+    return replace(state, networks=networks, damping=damping), state.noise_precision * promised
+
+
+def _factor(kept: Tensor) -> Tensor:  # (b,)
+    """Of the damping: less after a step that did as promised, more after one that did not."""
+    factor = torch.full_like(kept, 4.0)  # the loss rose, or is not a number
+    factor[kept > 0] = 2.0
+    factor[kept > 0.25] = 1.0
+    factor[kept > 0.75] = 0.3
+    return factor
 
 
 def _loss(networks: Layers, variances: Variances, residuals: Tensor) -> Tensor:  # (b,)
     """In units of the noise variance."""
     penalty = sum((w.square() / v[:, None, :]).sum((1, 2)) for w, v in zip(networks.of, variances, strict=True))
     return 0.5 * (residuals.square().sum(1) + penalty)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """Networks at the end of their training."""
+
+    state: State
+    iterations: Tensor  # (b,), long
+    converged: Tensor  # (b,), bool
+    interrupted: bool
+
+
+def start(networks: Layers, groups: Groups) -> State:
+    """Before the first step: the prior from which `networks.initial` draws, and noise of a third of the targets' spread."""
+    b = len(networks.of[0])
+    by_column = [torch.full((b, layer.shape[2]), layer.shape[2] - 1.0, dtype=layer.dtype) for layer in networks.of]
+    for part in by_column:
+        part[:, -1] = 1
+    ones = tuple(torch.ones_like(part) for part in by_column)
+    return State(
+        networks,
+        precision=groups.summed(tuple(by_column)) / groups.summed(ones),
+        noise_precision=torch.full((b,), FIRST_NOISE_PRECISION, dtype=torch.float64),
+        damping=torch.ones(b, dtype=torch.float64),
+        log_evidence=torch.full((b,), -torch.inf, dtype=torch.float64),
+    )
+
+
+def train(state: State, groups: Groups, data: Data, *, max_iter: int, tol: float, report: Report) -> Trained:
+    """Until a step and an update of the precisions are worth less than `tol` nats, for each network by itself.
+
+    An interrupt from the keyboard ends it early, with the networks as they are after the last whole iteration.
+    """
+    b = len(state.damping)
+    active = torch.arange(b)
+    iterations = torch.zeros(b, dtype=torch.long)
+    try:
+        for number in range(max_iter):
+            now, change = _iteration(state[active], groups, data[active], look=number >= FIRST_STEPS)
+            state = state.replaced(active, now)
+            iterations[active] += 1
+            report(f"iteration {number + 1} of at most {max_iter}, log evidence {float(state.log_evidence.mean()):.5g}")
+            active = active[~(change < tol)]
+            if not len(active):
+                break
+    except KeyboardInterrupt:
+        return _trained(state, iterations, active, interrupted=True)
+    finally:
+        report("")
+    return _trained(state, iterations, active, interrupted=False)
+
+
+def _iteration(state: State, groups: Groups, data: Data, *, look: bool) -> tuple[State, Tensor]:
+    """New precisions, where they are looked at, then a step; and by how many nats something is still changing, (b,)."""
+    values, jacobian = linearised(state.networks, data.inputs)
+    rows = data.rows(jacobian)
+    curved = curvature(rows)
+    residuals = data.residuals(values)
+    before = state.log_evidence
+    if look:
+        known = curved.at(state.variances(groups))
+        noted = replace(state, log_evidence=log_evidence(state, groups, data, known, residuals))
+        state = updated(noted, groups, data, known, residuals)
+    state, promised = stepped(state, groups, data, rows, curved, residuals)
+    return state, (state.log_evidence - before).abs().nan_to_num(torch.inf) + promised
+
+
+def _trained(state: State, iterations: Tensor, active: Tensor, *, interrupted: bool) -> Trained:
+    converged = torch.ones(len(iterations), dtype=torch.bool)
+    converged[active] = False
+    return Trained(state, iterations, converged, interrupted)

@@ -1,0 +1,128 @@
+"""Trained networks of a table as one posterior: what they predict, draw, and say of each row without it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lapwing.tabular.curvature import Conditioned, curvature
+from lapwing.tabular.mixtures import Mixture
+from lapwing.tabular.networks import Layers, linearised
+from lapwing.tabular.training import Data, Groups, State, log_evidence
+
+BLOCK_ROWS = 4096  # predicted at once
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Units:
+    """Of the targets: standardised values times `scale` plus `mean`."""
+
+    mean: Tensor  # (targets,)
+    scale: Tensor  # (targets,)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class LeftOut:
+    """What the linearised networks without row i say of row i, at the same precisions."""
+
+    leverage: Tensor  # (members, n, targets)
+    prediction: Mixture  # of (members, n, targets)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Networks:
+    """The posterior of every network; those of a target stand together: network t · members + m is member m of target t."""
+
+    members: int
+    networks: Layers
+    precision: Tensor  # (b, groups)
+    noise_precision: Tensor  # (b,), of standardised targets
+    known: Conditioned
+    log_evidence: Tensor  # (b,), of the targets in their own units
+    units: Units
+
+    @staticmethod
+    def of(state: State, groups: Groups, data: Data, members: int, units: Units) -> Networks:
+        """At the end of training."""
+        values, jacobian = linearised(state.networks, data.inputs)
+        known = curvature(data.rows(jacobian)).at(state.variances(groups))
+        evidence = log_evidence(state, groups, data, known, data.residuals(values))
+        scale = units.scale.repeat_interleave(members)
+        return Networks(
+            members, state.networks, state.precision, state.noise_precision, known,
+            evidence - float(data.weights.sum()) * scale.log(), units,
+        )  # fmt: skip
+
+    @property
+    def targets(self) -> int:
+        """Their number."""
+        return len(self.units.mean)
+
+    @property
+    def noise_std(self) -> Tensor:  # (members, targets)
+        """In the targets' units."""
+        return self._placed(self.noise_precision.rsqrt()[:, None])[:, 0] * self.units.scale
+
+    def predict(self, inputs: Tensor) -> Mixture:  # of (members, n, targets)
+        """Of new observations at standardised inputs."""
+        blocks = [self._predict(block) for block in inputs.split(BLOCK_ROWS)]
+        return Mixture(torch.cat([one.means for one in blocks], 1), torch.cat([one.stds for one in blocks], 1))
+
+    def _predict(self, inputs: Tensor) -> Mixture:
+        values, jacobian = linearised(self.networks, inputs)
+        variance = (self.known.output_variances(jacobian) + 1) / self.noise_precision[:, None]
+        return self._mixture(values[:, :, 0], variance)
+
+    def leave_one_out(self, data: Data) -> LeftOut:
+        """By one step for each row, exact for the linear model: residual and variance grow by 1 / (1 − leverage)."""
+        values, jacobian = linearised(self.networks, data.inputs)
+        variance = self.known.output_variances(jacobian)
+        leverage = data.weights * variance
+        kept = (1 - leverage).clamp_min(torch.finfo(leverage.dtype).eps)
+        residual = (data.targets - values)[:, :, 0]
+        mean = data.targets[:, :, 0] - residual / kept
+        mixture = self._mixture(mean, (variance / kept + 1) / self.noise_precision[:, None])
+        return LeftOut(self._placed(leverage), mixture)
+
+    def sample(self, inputs: Tensor, count: int, random: np.random.RandomState) -> Tensor:  # (n, targets, count)
+        """Joint draws of new observations: a member for each draw, a function of its posterior, and noise."""
+        chosen = random.randint(self.members, size=count)
+        drawn = torch.empty(len(inputs), self.targets, count, dtype=torch.float64)
+        for member in range(self.members):
+            places = torch.from_numpy(np.flatnonzero(chosen == member))
+            for target in range(self.targets):
+                one = torch.tensor([target * self.members + member])
+                drawn[:, target, places] = self._drawn(one, inputs, len(places), random)
+        return drawn * self.units.scale[:, None] + self.units.mean[:, None]
+
+    def _drawn(self, one: Tensor, inputs: Tensor, count: int, random: np.random.RandomState) -> Tensor:  # (n, count)
+        """Of a single network, standardised."""
+        known = self.known[one]
+        networks = self.networks[one]
+        weights = networks.flat().shape[1]
+        steps = known.draws(_normals(random, 1, weights, count), _normals(random, 1, known.rows_needed, count))
+        noise = _normals(random, 1, len(inputs), count)
+        std = self.noise_precision[one].rsqrt()
+        blocks = []
+        for block in inputs.split(BLOCK_ROWS):
+            values, jacobian = linearised(networks, block)
+            blocks.append(values + jacobian.dense() @ steps * std)
+        return (torch.cat(blocks, 1) + noise * std)[0]
+
+    def _mixture(self, means: Tensor, variances: Tensor) -> Mixture:  # of (b, n), standardised
+        scale = self.units.scale
+        return Mixture(self._placed(means) * scale + self.units.mean, self._placed(variances.sqrt()) * scale)
+
+    def _placed(self, values: Tensor) -> Tensor:  # (b, n) to (members, n, targets)
+        return values.reshape(self.targets, self.members, -1).permute(1, 2, 0)
+
+
+def _normals(random: np.random.RandomState, *shape: int) -> Tensor:
+    return torch.from_numpy(random.standard_normal(shape))

@@ -1,0 +1,281 @@
+"""Regression of a table by small networks that the evidence trains, as a scikit-learn estimator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
+from sklearn.utils import check_consistent_length
+from sklearn.utils._param_validation import Interval
+from sklearn.utils.validation import _check_y, check_is_fitted, validate_data
+from torch import Tensor
+
+from lapwing.linalg.memory import available_bytes
+from lapwing.linalg.progress import reporter
+from lapwing.linear.fitting import fitted_whole, row_weights
+from lapwing.tabular import files
+from lapwing.tabular.columns import Encoding, Table, has_labels, read_frame, scale_of
+from lapwing.tabular.mixtures import Mixture
+from lapwing.tabular.networks import initial
+from lapwing.tabular.posterior import Networks, Units
+from lapwing.tabular.training import Data, Groups, Trained, start, train
+
+MOST_ROWS = 200_000  # all rows are used in every iteration
+MATRICES = 4  # of the smaller side of the data, for each network, at the same time
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class LeftOutRows:
+    """Each training row predicted from the others, at the fitted precisions and linearisations."""
+
+    leverage: np.ndarray  # targets' shape, the share of a row in its own prediction, mean over the members
+    residual: np.ndarray  # targets' shape
+    mean: np.ndarray  # targets' shape
+    std: np.ndarray  # targets' shape, of an observation
+    log_density: np.ndarray  # targets' shape
+
+
+class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
+    """Regression with error bars for a table, without a network to bring and without rows to hold out.
+
+    Several tanh networks with one hidden layer are trained side by side from different starts, by Levenberg-Marquardt
+    steps on all rows in turns with MacKay's updates of the precisions: of the noise, of each layer's weights and biases,
+    and of the weights that leave each column, so that columns without use are switched off (`relevance_`). Predictions
+    are the mixture of their linearised posteriors with equal weights. Each target of several has networks of its own.
+
+    Inputs and targets are standardised inside; columns that are constant stay unscaled. In a data frame, columns of text,
+    of categories and of mixed objects that are all text are categorical by their dtype and become one input a level,
+    where missing is a level too; a level that was never seen has none of them. Missing numbers are replaced by the mean of
+    their column, with a further input that says where, if any were missing in training. Booleans are numbers. Dates are
+    refused.
+
+    Training ends for each network when an iteration is worth less than `tol` nats of log evidence, after `max_iter`
+    iterations, or by an interrupt from the keyboard, which keeps the networks as they are (`converged_` is then False).
+    Time grows with rows × weights², or rows³ where that is less: seconds for a thousand rows. All rows are used in every
+    iteration, so more than 200,000 are refused.
+
+    `random_state=None` takes fresh starts every time, without touching numpy's global state.
+
+    >>> from sklearn.datasets import load_diabetes
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> model = BayesianMLPRegressor(members=2, max_iter=20).fit(X[:200, 2:5], y[:200])
+    >>> mean, std = model.predict(X[200:203, 2:5], return_std=True)
+    >>> mean.shape, bool((std > 30).all()), [feature.round().shape for feature in model.interval(X[200:203, 2:5], 0.9)]
+    ((3,), True, [(3,), (3,)])
+    """
+
+    _parameter_constraints: dict = {  # noqa: RUF012
+        "hidden_units": [Interval(Integral, 1, None, closed="left")],
+        "members": [Interval(Integral, 1, None, closed="left")],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "tol": [Interval(Real, 0, None, closed="left")],
+        "random_state": ["random_state"],
+        "verbose": ["boolean", None],
+    }
+
+    def __init__(
+        self, *, hidden_units: int = 50, members: int = 5, max_iter: int = 100, tol: float = 0.01,
+        random_state: int | np.random.RandomState | None = 0, verbose: bool | None = None,
+    ) -> None:  # fmt: skip
+        self.hidden_units = hidden_units
+        self.members = members
+        self.max_iter = max_iter
+        self.tol = tol
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> BayesianMLPRegressor:
+        """Train the networks; an error leaves the estimator as it was. `sample_weight` counts each row that often."""
+        return fitted_whole(self, X, y, sample_weight)
+
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """The mean of the mixture, and with `return_std` the standard deviation of a new observation."""
+        mixture = self._mixture(X)
+        if not return_std:
+            return self._shaped(mixture.mean)
+        return self._shaped(mixture.mean), self._shaped(mixture.std)
+
+    def interval(self, X: Any, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
+        """Low and high ends of central intervals, which hold a new observation with this probability."""
+        if not 0 < level < 1:
+            raise ValueError(f"level is {level}: expected a probability strictly between 0 and 1, such as 0.9")
+        low, high = self._mixture(X).interval(level)
+        return self._shaped(low), self._shaped(high)
+
+    def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
+        """The log density of observed targets under the mixture: the targets' shape."""
+        mixture = self._mixture(X)
+        values = np.asarray(y, dtype=float)
+        expected = self._shaped(mixture.mean).shape
+        if values.shape != expected:
+            raise ValueError(f"y has shape {values.shape}, but the predictions for X have shape {expected}")
+        return self._shaped(mixture.log_density(torch.from_numpy(values).reshape(mixture.mean.shape)))
+
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
+        """Draws of observations at all rows of X together: (rows, n_samples), or (rows, targets, n_samples)."""
+        if n_samples < 1:
+            raise ValueError(f"n_samples is {n_samples}: expected at least one")
+        drawn = self._fitted().sample(self._inputs(X), n_samples, _random(random_state)).numpy()
+        return drawn if self._several else drawn[:, 0]
+
+    def save(self, path: Path | str) -> None:
+        """Write the fitted estimator to one safetensors file, whole or not at all; nothing in it is code."""
+        self._fitted()
+        files.save(self, Path(path))
+
+    @classmethod
+    def load(cls, path: Path | str) -> BayesianMLPRegressor:
+        """The estimator of a file that `save` wrote: its predictions, without what only concerns training rows."""
+        estimator = cls()
+        files.load(estimator, Path(path))
+        return estimator
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
+        table, targets = self._read_training(X, y)
+        weights = row_weights(targets, sample_weight)
+        encoding = Encoding.of(table, weights)
+        mean = np.average(targets, axis=0, weights=weights)
+        units = Units(torch.from_numpy(mean), torch.from_numpy(scale_of(targets, mean, weights)))
+        self._encoding = encoding
+        data = self._data(table, targets, weights, units)
+        columns = torch.from_numpy(encoding.columns)
+        sizes = (data.inputs.shape[1], self.hidden_units, 1)
+        _check_size(len(targets), sizes, len(data.targets))
+        groups = Groups.by_column(columns, sizes)
+        trained = self._trained(sizes, groups, data)
+        self._networks = Networks.of(trained.state, groups, data, self.members, units)
+        self.n_iter_ = int(trained.iterations.max())
+        self.converged_ = bool(trained.converged.all())
+        self._set_evidence()
+        self.leave_one_out_ = self._leave_one_out(data, targets)
+
+    def _read_training(self, X: Any, y: Any) -> tuple[Table, np.ndarray]:
+        """A table and targets (n, targets), checked."""
+        if has_labels(X):
+            validate_data(self, X, skip_check_array=True)
+            if y is None:
+                raise ValueError("BayesianMLPRegressor requires y to be passed, but the target y is None")
+            y = _check_y(y, multi_output=True, y_numeric=True, estimator=self)
+            check_consistent_length(X, y)
+            if len(y) < 2:
+                raise ValueError(f"the table has {len(y)} sample(s): expected at least two rows to learn from")
+            table = read_frame(X)
+        else:
+            X, y = validate_data(
+                self, X, y, dtype=np.float64, ensure_all_finite="allow-nan", multi_output=True, y_numeric=True,
+                ensure_min_samples=2,
+            )  # fmt: skip
+            table = Table.of_numbers(X)
+        self._several = y.ndim == 2
+        return table, np.array(y, dtype=float).reshape(len(y), -1)  # a copy: torch wants to be able to write
+
+    def _data(self, table: Table, targets: np.ndarray, weights: np.ndarray, units: Units) -> Data:
+        """Standardised, with the targets of each network."""
+        values = (torch.from_numpy(targets) - units.mean) / units.scale
+        each = values.mT.repeat_interleave(self.members, dim=0)[:, :, None]
+        return Data(torch.from_numpy(self._encoding.inputs(table)), each, torch.from_numpy(weights))
+
+    def _trained(self, sizes: tuple[int, ...], groups: Groups, data: Data) -> Trained:
+        """Member m of every target starts from the same weights, whatever else is trained beside it."""
+        entropy = _entropy(self.random_state)
+        seeds = [int(np.random.SeedSequence([entropy, m]).generate_state(1)[0]) for m in range(self.members)]
+        generators = [
+            torch.Generator().manual_seed(seed) for _ in range(len(data.targets) // self.members) for seed in seeds
+        ]
+        state = start(initial(sizes, generators), groups)
+        return train(state, groups, data, max_iter=self.max_iter, tol=self.tol, report=reporter(self.verbose))
+
+    def _set_evidence(self) -> None:
+        """Attributes that say what was found."""
+        found = self._networks
+        columns = len(self._encoding.names)
+        by_target = found.log_evidence.reshape(found.targets, found.members)
+        self.log_evidences_ = by_target.mT.numpy() if self._several else by_target[0].numpy()
+        self.log_evidence_ = self.log_evidences_.mean(0) if self._several else float(by_target.mean())
+        self.noise_std_ = self._shaped(found.noise_std.square().mean(0, keepdim=True).sqrt())[0]
+        self.relevance_ = _relevance(found.precision[:, :columns].reshape(found.targets, found.members, columns))
+        if not self._several:
+            self.relevance_ = self.relevance_[0]
+
+    def _leave_one_out(self, data: Data, targets: np.ndarray) -> LeftOutRows:
+        found = self._networks.leave_one_out(data)
+        mixture = found.prediction
+        mean = self._shaped(mixture.mean)
+        return LeftOutRows(
+            leverage=self._shaped(found.leverage.mean(0)),
+            residual=self._shaped(torch.from_numpy(targets)) - mean,
+            mean=mean,
+            std=self._shaped(mixture.std),
+            log_density=self._shaped(mixture.log_density(torch.from_numpy(targets))),
+        )
+
+    def _fitted(self) -> Networks:
+        check_is_fitted(self)
+        return self._networks
+
+    def _mixture(self, X: Any) -> Mixture:
+        return self._fitted().predict(self._inputs(X))
+
+    def _inputs(self, X: Any) -> Tensor:
+        check_is_fitted(self)
+        if self._encoding.categories:
+            table = read_frame(X, frozenset(one.position for one in self._encoding.categories))
+            validate_data(self, X, skip_check_array=True, reset=False)
+        else:
+            matrix = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", reset=False)
+            table = Table.of_numbers(matrix)
+        return torch.from_numpy(self._encoding.inputs(table))
+
+    def _shaped(self, values: Tensor) -> np.ndarray:  # of (n, targets)
+        return values.numpy() if self._several else values[:, 0].numpy()
+
+
+def _relevance(precision: Tensor) -> np.ndarray:  # (targets, columns), of (targets, members, columns)
+    """Prior standard deviations of the weights that leave each column, as shares, averaged over the members."""
+    spread = precision.rsqrt()
+    return (spread / spread.sum(2, keepdim=True)).mean(1).numpy()
+
+
+def _entropy(random_state: Any) -> int:
+    """An integer that decides every start."""
+    if random_state is None:
+        return int(np.random.SeedSequence().generate_state(1)[0])
+    if isinstance(random_state, np.random.RandomState):
+        return int(random_state.randint(2**31 - 1))
+    return int(random_state)
+
+
+def _random(random_state: Any) -> np.random.RandomState:
+    """scikit-learn's reading of `random_state`, but that None is fresh and not numpy's global state."""
+    if isinstance(random_state, np.random.RandomState):
+        return random_state
+    return np.random.RandomState(_entropy(random_state) % 2**32)
+
+
+def _check_size(rows: int, sizes: tuple[int, ...], networks: int) -> None:
+    """Refuse what would take too long or too much memory, before the work begins."""
+    if rows > MOST_ROWS:
+        raise ValueError(
+            f"X has {rows:,} rows, and every iteration uses all of them, so at most {MOST_ROWS:,} are taken: fit a random "
+            "part of the rows, or train a network by minibatches and give it to lapwing.fit"
+        )
+    weights = sum((inputs + 1) * outputs for inputs, outputs in zip(sizes[:-1], sizes[1:], strict=True))
+    smaller = min(rows, weights)
+    needed = 8.0 * MATRICES * networks * smaller**2
+    available = available_bytes()
+    if needed > available:
+        raise ValueError(
+            f"{networks} networks of {weights:,} weights on {rows:,} rows need about {needed / 1e9:.1f} GB, and "
+            f"{available / 1e9:.1f} GB are free: use fewer hidden_units, members or columns"
+        )
