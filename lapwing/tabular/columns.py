@@ -105,7 +105,7 @@ def has_labels(X: Any) -> bool:
 
 
 def read_frame(X: Any, categorical: frozenset[int] | None = None) -> Table:
-    """The content of a data frame. Columns are categorical by their dtype or, where it is given, as they were before."""
+    """The content of a data frame; columns are categorical by their dtype or, where it is given, as they were."""
     if not _is_frame(X):
         raise ValueError(
             f"the estimator was fitted to a data frame with categorical columns and got {type(X).__name__}: give a "
@@ -197,15 +197,15 @@ def _levels(name: str, values: list[Level | None], counted: np.ndarray) -> tuple
     known = [value for value in seen if value is not None]
     if len(known) > MOST_LEVELS:
         raise ValueError(
-            f"column {name!r} has {len(known)} different labels, at most {MOST_LEVELS} are taken: it looks like text or "
-            "identifiers; leave it out, or merge its rare labels"
+            f"column {name!r} has {len(known)} different labels, at most {MOST_LEVELS} are taken: it looks like text "
+            "or identifiers; leave it out, or merge its rare labels"
         )
     missing = [None] if None in seen else []
     return (*sorted(known, key=lambda value: (isinstance(value, str), value)), *missing)
 
 
 def _is_missing(value: Any) -> bool:
-    return value is None or value != value or type(value).__name__ in {"NAType", "NaTType"}  # noqa: PLR0124
+    return value is None or value != value or type(value).__name__ in {"NAType", "NaTType"}
 
 
 def _is_number(value: Any) -> bool:

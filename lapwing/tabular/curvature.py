@@ -108,9 +108,7 @@ class RowPosterior:
         return tuple(parts)
 
     def output_variances(self, jacobian: Jacobian) -> Tensor:
-        shared = torch.linalg.solve_triangular(
-            self.root, self.rows.kernel(jacobian, self.variances), upper=False
-        )
+        shared = torch.linalg.solve_triangular(self.root, self.rows.kernel(jacobian, self.variances), upper=False)
         prior = jacobian.kernel_diagonal(self.variances)
         return (prior - shared.square().sum(1)).clamp_min(0)
 

@@ -84,7 +84,9 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if not isinstance(plain, dict) or plain.get("kind") != KIND:
         raise ValueError(f"{path}: it holds no estimator of a table; lapwing.load reads saved posteriors of networks")
     if plain.get("format") != FORMAT:
-        raise ValueError(f"{path}: format {plain.get('format')!r}, this lapwing reads {FORMAT}: use the version that wrote it")
+        raise ValueError(
+            f"{path}: format {plain.get('format')!r}, this lapwing reads {FORMAT}: use the version that wrote it"
+        )
     if metadata.get("checksum") != checksum(header, tensors):
         raise ValueError(f"{path}: a damaged file, the checksum of its content differs: copy it again, or fit again")
     return plain, tensors
@@ -111,9 +113,7 @@ def _encoding_packed(encoding: Encoding) -> tuple[dict[str, Any], dict[str, Tens
 def _encoding_restored(plain: dict[str, Any], tensors: dict[str, Tensor]) -> Encoding:
     arrays = {name: tensors[f"encoding.{name}"].numpy() for name in ("filled", "indicated", "mean", "scale")}
     categories = tuple(Category(int(one["position"]), tuple(one["levels"])) for one in plain["categories"])
-    return Encoding(
-        names=tuple(plain["names"]), numeric=tuple(plain["numeric"]), categories=categories, **arrays
-    )
+    return Encoding(names=tuple(plain["names"]), numeric=tuple(plain["numeric"]), categories=categories, **arrays)
 
 
 def _networks_packed(found: Networks) -> dict[str, Tensor]:

@@ -50,9 +50,7 @@ class Layers:
     def like(self, flat: Tensor) -> Layers:  # of (b, p)
         """Vectors of weights in the form of these layers."""
         parts = flat.split([layer[0].numel() for layer in self.of], dim=1)
-        return Layers(
-            tuple(part.reshape(-1, *layer.shape[1:]) for part, layer in zip(parts, self.of, strict=True))
-        )
+        return Layers(tuple(part.reshape(-1, *layer.shape[1:]) for part, layer in zip(parts, self.of, strict=True)))
 
 
 @final
