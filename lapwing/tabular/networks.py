@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import final
 
 import torch
@@ -125,9 +126,9 @@ class Jacobian:
 
 
 def initial(sizes: tuple[int, ...], generators: list[Generator]) -> Layers:
-    """Weights N(0, 1 / inputs) and biases N(0, 1), each network from its own generator, so that none depends on others."""
+    """Weights N(0, 1 / inputs) and biases N(0, 1), each network from its own generator and independent of others."""
     layers = []
-    for inputs, outputs in zip(sizes[:-1], sizes[1:], strict=True):
+    for inputs, outputs in pairwise(sizes):
         normals = [torch.randn(outputs, inputs + 1, generator=one, dtype=torch.float64) for one in generators]
         spread = torch.ones(inputs + 1, dtype=torch.float64)
         spread[:-1] = inputs**-0.5

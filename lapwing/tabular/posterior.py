@@ -38,7 +38,7 @@ class LeftOut:
 @final
 @dataclass(frozen=True, eq=False)
 class Networks:
-    """The posterior of every network; those of a target stand together: network t · members + m is member m of target t."""
+    """The posterior of every network; those of a target stand together, t · members + m is member m of target t."""
 
     members: int
     networks: Layers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, final
@@ -45,20 +46,20 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     """Regression with error bars for a table, without a network to bring and without rows to hold out.
 
     Several tanh networks with one hidden layer are trained side by side from different starts, by Levenberg-Marquardt
-    steps on all rows in turns with MacKay's updates of the precisions: of the noise, of each layer's weights and biases,
-    and of the weights that leave each column, so that columns without use are switched off (`relevance_`). Predictions
-    are the mixture of their linearised posteriors with equal weights. Each target of several has networks of its own.
+    steps on all rows in turns with MacKay's updates of the precisions: of the noise, of each layer's weights and
+    biases, and of the weights that leave each column, so that columns without use are switched off (`relevance_`).
+    Predictions are the mixture of their linearised posteriors with equal weights. Each target of several has networks
+    of its own.
 
-    Inputs and targets are standardised inside; columns that are constant stay unscaled. In a data frame, columns of text,
-    of categories and of mixed objects that are all text are categorical by their dtype and become one input a level,
-    where missing is a level too; a level that was never seen has none of them. Missing numbers are replaced by the mean of
-    their column, with a further input that says where, if any were missing in training. Booleans are numbers. Dates are
-    refused.
+    Inputs and targets are standardised inside; columns that are constant stay unscaled. In a data frame, columns of
+    text and of categories are known by their dtype and become one input a level, where missing is a level too; a level
+    that was never seen has none of them. Missing numbers are replaced by the mean of their column, with a further input
+    that says where, if any were missing in training. Booleans are numbers. Dates are refused.
 
     Training ends for each network when an iteration is worth less than `tol` nats of log evidence, after `max_iter`
     iterations, or by an interrupt from the keyboard, which keeps the networks as they are (`converged_` is then False).
-    Time grows with rows × weights², or rows³ where that is less: seconds for a thousand rows. All rows are used in every
-    iteration, so more than 200,000 are refused.
+    Time grows with rows × weights², or rows³ where that is less: seconds for a thousand rows. All rows are used in
+    every iteration, so more than 200,000 are refused.
 
     `random_state=None` takes fresh starts every time, without touching numpy's global state.
 
@@ -267,10 +268,10 @@ def _check_size(rows: int, sizes: tuple[int, ...], networks: int) -> None:
     """Refuse what would take too long or too much memory, before the work begins."""
     if rows > MOST_ROWS:
         raise ValueError(
-            f"X has {rows:,} rows, and every iteration uses all of them, so at most {MOST_ROWS:,} are taken: fit a random "
-            "part of the rows, or train a network by minibatches and give it to lapwing.fit"
+            f"X has {rows:,} rows, and every iteration uses all of them, so at most {MOST_ROWS:,} are taken: fit a "
+            "random part of the rows, or train a network by minibatches and give it to lapwing.fit"
         )
-    weights = sum((inputs + 1) * outputs for inputs, outputs in zip(sizes[:-1], sizes[1:], strict=True))
+    weights = sum((inputs + 1) * outputs for inputs, outputs in pairwise(sizes))
     smaller = min(rows, weights)
     needed = 8.0 * MATRICES * networks * smaller**2
     available = available_bytes()
