@@ -119,14 +119,14 @@ def _encoding_restored(plain: dict[str, Any], tensors: dict[str, Tensor]) -> Enc
 def _networks_packed(found: Networks) -> dict[str, Tensor]:
     tensors = {
         "precision": found.precision, "noise_precision": found.noise_precision, "log_evidence": found.log_evidence,
-        "units.mean": found.units.mean, "units.scale": found.units.scale, **_listed("layer", found.networks.of),
-        **_listed("variances", found.known.variances),
+        "relevance": found.relevance, "units.mean": found.units.mean, "units.scale": found.units.scale,
+        **_listed("layer", found.networks.of), **_listed("variances", found.known.variances),
     }  # fmt: skip
     known = found.known
     if isinstance(known, RowPosterior):
         tensors |= _listed("left", known.rows.left) | _listed("right", known.rows.right)
     assert isinstance(known, RowPosterior | WeightPosterior)
-    return tensors | {"root": known.root}
+    return tensors | {"root": known.root.mT}  # as LAPACK lays it out, so that products are summed in the same order
 
 
 def _networks_restored(plain: dict[str, Any], tensors: dict[str, Tensor]) -> Networks:
@@ -139,14 +139,14 @@ def _networks_restored(plain: dict[str, Any], tensors: dict[str, Tensor]) -> Net
     variances = listed("variances")
     known: Conditioned
     if plain["posterior"] == "rows":
-        known = RowPosterior(Jacobian(listed("left"), listed("right")), variances, tensors["root"])
+        known = RowPosterior(Jacobian(listed("left"), listed("right")), variances, tensors["root"].mT)
     else:
         shapes = tuple((layer.shape[1], layer.shape[2]) for layer in layers.of)
-        known = WeightPosterior(variances, shapes, tensors["root"])
+        known = WeightPosterior(variances, shapes, tensors["root"].mT)
     units = Units(tensors["units.mean"], tensors["units.scale"])
     return Networks(
         int(plain["members"]), layers, tensors["precision"], tensors["noise_precision"], known, tensors["log_evidence"],
-        units,
+        tensors["relevance"], units,
     )  # fmt: skip
 
 

@@ -46,6 +46,7 @@ class Networks:
     noise_precision: Tensor  # (b,), of standardised targets
     known: Conditioned
     log_evidence: Tensor  # (b,), of the targets in their own units
+    relevance: Tensor  # (b, columns), root mean square slopes over the training rows, standardised
     units: Units
 
     @staticmethod
@@ -57,7 +58,7 @@ class Networks:
         scale = units.scale.repeat_interleave(members)
         return Networks(
             members, state.networks, state.precision, state.noise_precision, known,
-            evidence - float(data.weights.sum()) * scale.log(), units,
+            evidence - float(data.weights.sum()) * scale.log(), _relevance(state.networks, groups, data), units,
         )  # fmt: skip
 
     @property
@@ -122,6 +123,16 @@ class Networks:
 
     def _placed(self, values: Tensor) -> Tensor:  # (b, n) to (members, n, targets)
         return values.reshape(self.targets, self.members, -1).permute(1, 2, 0)
+
+
+def _relevance(networks: Layers, groups: Groups, data: Data) -> Tensor:  # (b, columns)
+    """Root mean squares, over weighted rows, of the slopes of the output along the inputs of each column."""
+    _, jacobian = linearised(networks, data.inputs)
+    slopes = jacobian.left[0] @ networks.of[0][:, :, :-1]
+    squares = (data.weights[None, None, :] @ slopes.square())[:, 0] / data.weights.sum()
+    columns = groups.of[0][:-1]
+    total = torch.zeros(len(squares), int(columns.max()) + 1, dtype=squares.dtype)
+    return total.index_add(1, columns, squares).sqrt()
 
 
 def _normals(random: np.random.RandomState, *shape: int) -> Tensor:

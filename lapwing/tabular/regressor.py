@@ -47,7 +47,8 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     Several tanh networks with one hidden layer are trained side by side from different starts, by Levenberg-Marquardt
     steps on all rows in turns with MacKay's updates of the precisions: of the noise, of each layer's weights and
-    biases, and of the weights that leave each column, so that columns without use are switched off (`relevance_`).
+    biases, and of the weights that leave each column, so that columns without use are switched off (`relevance_`
+    has each column's share in the slopes of the networks over the training rows).
     Predictions are the mixture of their linearised posteriors with equal weights. Each target of several has networks
     of its own.
 
@@ -200,12 +201,12 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def _set_evidence(self) -> None:
         """Attributes that say what was found."""
         found = self._networks
-        columns = len(self._encoding.names)
         by_target = found.log_evidence.reshape(found.targets, found.members)
         self.log_evidences_ = by_target.mT.numpy() if self._several else by_target[0].numpy()
         self.log_evidence_ = self.log_evidences_.mean(0) if self._several else float(by_target.mean())
         self.noise_std_ = self._shaped(found.noise_std.square().mean(0, keepdim=True).sqrt())[0]
-        self.relevance_ = _relevance(found.precision[:, :columns].reshape(found.targets, found.members, columns))
+        slopes = found.relevance.reshape(found.targets, found.members, -1).mean(1)
+        self.relevance_ = (slopes / slopes.sum(1, keepdim=True).clamp_min(1e-300)).numpy()
         if not self._several:
             self.relevance_ = self.relevance_[0]
 
@@ -240,12 +241,6 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     def _shaped(self, values: Tensor) -> np.ndarray:  # of (n, targets)
         return values.numpy() if self._several else values[:, 0].numpy()
-
-
-def _relevance(precision: Tensor) -> np.ndarray:  # (targets, columns), of (targets, members, columns)
-    """Prior standard deviations of the weights that leave each column, as shares, averaged over the members."""
-    spread = precision.rsqrt()
-    return (spread / spread.sum(2, keepdim=True)).mean(1).numpy()
 
 
 def _entropy(random_state: Any) -> int:

@@ -2,8 +2,8 @@
 
 For every network of a batch the loss is ½ β Σ w (y − f)² + ½ Σ α_g ‖θ_g‖². A step solves with its Gauss-Newton matrix
 β JᵀWJ + (1 + λ) A, where the damping λ falls when the loss does; then, with γ_g the number of weights of group g that
-the data determine, α_g = γ_g / ‖θ_g‖² and β = (N − γ) / Σ w (y − f)² (MacKay 1992). Networks do not know of each other: a
-batch is trained as its members alone would be.
+the data determine, α_g = γ_g / ‖θ_g‖² and β = (N − γ) / Σ w (y − f)² (MacKay 1992). Networks do not know of each
+other: a batch is trained as its members alone would be.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ class Trained:
 
 
 def start(networks: Layers, groups: Groups) -> State:
-    """Before the first step: the prior that `networks.initial` draws from, and noise of a third of the targets' spread."""
+    """Before the first step: the prior that `initial` draws from, and noise of a third of the targets' spread."""
     b = len(networks.of[0])
     by_column = [torch.full((b, layer.shape[2]), layer.shape[2] - 1.0, dtype=layer.dtype) for layer in networks.of]
     for part in by_column:

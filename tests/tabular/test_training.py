@@ -94,7 +94,9 @@ def test_a_batch_is_trained_as_its_members_alone(n):
     for member in range(MEMBERS):
         one = torch.tensor([member])
         alone = train(case.state[one], case.groups, case.data[one], max_iter=30, tol=0.0, report=quiet)
-        torch.testing.assert_close(alone.state.networks.flat()[0], together.state.networks.flat()[member], rtol=1e-6, atol=1e-7)
+        torch.testing.assert_close(
+            alone.state.networks.flat()[0], together.state.networks.flat()[member], rtol=1e-6, atol=1e-7
+        )
         torch.testing.assert_close(alone.state.precision[0], together.state.precision[member], rtol=1e-6, atol=0)
 
 
@@ -116,9 +118,13 @@ def test_weights_count_rows():
     times = torch.tensor([1, 2, 1, 3, 0, 1, 2])
     weighted = replace(case.data, weights=times.double())
     repeated = Data(
-        case.data.inputs.repeat_interleave(times, 0), case.data.targets.repeat_interleave(times, 1), torch.ones(10).double()
+        case.data.inputs.repeat_interleave(times, 0),
+        case.data.targets.repeat_interleave(times, 1),
+        torch.ones(10).double(),
     )
-    ends = [train(case.state, case.groups, data, max_iter=10, tol=0.0, report=quiet).state for data in (weighted, repeated)]
+    ends = [
+        train(case.state, case.groups, data, max_iter=10, tol=0.0, report=quiet).state for data in (weighted, repeated)
+    ]
     torch.testing.assert_close(ends[0].networks.flat(), ends[1].networks.flat(), rtol=1e-7, atol=1e-8)
     torch.testing.assert_close(ends[0].precision, ends[1].precision, rtol=1e-7, atol=0)
 
@@ -133,7 +139,7 @@ def test_a_column_without_use_is_switched_off(generator):
     data = Data(x, targets, torch.ones(80, dtype=torch.float64))
     end = train(start(networks, groups), groups, data, max_iter=200, tol=1e-4, report=quiet).state
     assert (end.precision[:, 1] > 30 * end.precision[:, 0]).all()
-    assert (0.07 < end.noise_precision.rsqrt()).all()
+    assert (end.noise_precision.rsqrt() > 0.07).all()
     assert (end.noise_precision.rsqrt() < 0.13).all()
 
 
@@ -149,5 +155,3 @@ def test_an_interrupt_keeps_what_there_is():
     assert stopped.interrupted
     assert not stopped.converged.any()
     assert torch.equal(stopped.state.networks.flat(), whole.state.networks.flat())
-
-
