@@ -73,7 +73,8 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, not a mapping
+            names = list(file.keys())
+            tensors = {name: file.get_tensor(name).clone() for name in names}  # aligned as torch does, for equal bits
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{path}: not a saved estimator, or a damaged one ({str(error)[:90]})") from None
     header = metadata.get("lapwing", "")

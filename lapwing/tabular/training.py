@@ -20,6 +20,7 @@ from lapwing.tabular.networks import Jacobian, Layers, linearised, outputs
 
 LARGEST_PRECISION = 1e8  # of standardised columns: the weights of one that is as good as gone
 SMALLEST_PRECISION = 1e-8
+LARGEST_OUTPUT_STD = 3.0  # of the prior, for standardised targets
 LARGEST_NOISE_PRECISION = 1e10  # of standardised targets
 FIRST_NOISE_PRECISION = 10.0
 FIRST_STEPS = 5  # before precisions are looked at
@@ -59,20 +60,29 @@ class Groups:
     """Which weights share a precision: those of whole columns of a layer's matrix."""
 
     of: tuple[Tensor, ...]  # a layer each: (inputs + 1,), long
-    count: int
+    least: Tensor  # (groups,), precisions do not fall below it
+
+    @property
+    def count(self) -> int:
+        """Of groups."""
+        return len(self.least)
 
     @staticmethod
     def by_column(columns: Tensor, sizes: tuple[int, ...]) -> Groups:
         """One for all weights that leave a column of the table, and one for each other matrix and each bias.
 
-        `columns` says for each input which column it came from, (d,); `sizes` are those of the network's layers.
+        `columns` says for each input which column it came from, (d,); `sizes` are those of the network's layers. The
+        prior of the outputs is kept within a few times the targets' spread: nearly linear units make the same function
+        of smaller first and larger last weights, and along that valley updates would not end.
         """
         count = int(columns.max()) + 1
         parts = [torch.cat([columns, torch.tensor([count])])]
         for size in sizes[1:-1]:
             parts.append(torch.tensor([count + 1] * size + [count + 2]))
             count += 2
-        return Groups(tuple(parts), count + 1)
+        least = torch.full((count + 1,), SMALLEST_PRECISION, dtype=torch.float64)
+        least[count - 1] = sizes[-2] / LARGEST_OUTPUT_STD**2
+        return Groups(tuple(parts), least)
 
     def spread(self, values: Tensor) -> Variances:  # of (b, groups)
         """The value of each column's group."""
@@ -131,7 +141,7 @@ def updated(state: State, groups: Groups, data: Data, known: Conditioned, residu
     """MacKay's re-estimate of all precisions."""
     determined = groups.summed(known.determined()).clamp_min(1e-10)
     squares = groups.summed(tuple(layer.square().sum(1) for layer in state.networks.of)).clamp_min(1e-30)
-    precision = (determined / squares).clamp(SMALLEST_PRECISION, LARGEST_PRECISION)
+    precision = (determined / squares).clamp_max(LARGEST_PRECISION).maximum(groups.least)
     left = (data.count - determined.sum(1)).clamp_min(1e-3 * data.count)
     noise = left / residuals.square().sum(1).clamp_min(1e-30)
     return replace(state, precision=precision, noise_precision=noise.clamp_max(LARGEST_NOISE_PRECISION))
