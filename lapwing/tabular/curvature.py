@@ -16,6 +16,7 @@ from torch import Tensor
 from lapwing.tabular.networks import Jacobian, Layers
 
 BLOCK_ELEMENTS = 2**23  # of dense rows at once
+STRIPS = 4  # of a symmetric product, which save a third of its work
 ROWS_PER_WEIGHT = 1.0  # up to here a matrix of the rows is the cheaper one
 
 Variances = tuple[Tensor, ...]  # a layer each: (b, inputs + 1), of all weights that leave an input
@@ -136,25 +137,27 @@ class RowPosterior:
 class WeightCurvature:
     """Of fewer weights than rows."""
 
-    gram: Tensor  # (b, p, p), RᵀR
+    gram: Tensor  # (b, p, p), RᵀR; only its lower triangle is right
     shapes: tuple[tuple[int, int], ...]  # of the layers' matrices
 
     @staticmethod
     def of(rows: Jacobian) -> WeightCurvature:
-        """Summed over blocks of rows."""
+        """Summed over blocks of rows, the lower triangle in strips of columns: decompositions read no other."""
         shapes = rows.shapes
         b, p = len(rows.left[0]), sum(high * wide for high, wide in shapes)
         size = max(1, BLOCK_ELEMENTS // (b * p))
+        width = -(-p // STRIPS)
         gram = torch.zeros(b, p, p, dtype=rows.left[0].dtype)
         for start in range(0, rows.rows, size):
             block = rows[start : start + size].dense()
-            gram.baddbmm_(block.mT, block)
+            for left in range(0, p, width):
+                gram[:, left:, left : left + width] += block[:, :, left:].mT @ block[:, :, left : left + width]
         return WeightCurvature(gram, shapes)
 
     def at(self, variances: Variances) -> WeightPosterior:
         """One matrix of the weights."""
         spread = _by_weight(variances, self.shapes).sqrt()
-        whitened = self.gram * spread[:, :, None] * spread[:, None, :]
+        whitened = (self.gram * spread[:, :, None]).mul_(spread[:, None, :])
         whitened.diagonal(dim1=1, dim2=2).add_(1)
         return WeightPosterior(variances, self.shapes, _cholesky(whitened))
 
@@ -179,9 +182,7 @@ class WeightPosterior:
 
     def determined(self) -> Variances:
         """1 − diag (L Lᵀ)⁻¹, summed over each column."""
-        eye = torch.eye(self.root.shape[1], dtype=self.root.dtype)
-        inverse = torch.linalg.solve_triangular(self.root, eye.expand_as(self.root), upper=False)
-        known = 1 - inverse.square().sum(1)
+        known = 1 - torch.cholesky_inverse(self.root).diagonal(dim1=1, dim2=2)
         parts = known.split([high * wide for high, wide in self.shapes], dim=1)
         return tuple(part.reshape(-1, *shape).sum(1) for part, shape in zip(parts, self.shapes, strict=True))
 

@@ -186,7 +186,7 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         """Standardised, with the targets of each network."""
         values = (torch.from_numpy(targets) - units.mean) / units.scale
         each = values.mT.repeat_interleave(self.members, dim=0)[:, :, None]
-        return Data(torch.from_numpy(self._encoding.inputs(table)), each, torch.from_numpy(weights))
+        return Data.of(torch.from_numpy(self._encoding.inputs(table)), each, torch.from_numpy(weights))
 
     def _trained(self, sizes: tuple[int, ...], groups: Groups, data: Data) -> Trained:
         """Member m of every target starts from the same weights, whatever else is trained beside it."""

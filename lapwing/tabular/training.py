@@ -1,9 +1,10 @@
 """Networks trained by the evidence: Levenberg-Marquardt steps in turns with MacKay's update of the precisions.
 
-For every network of a batch the loss is ½ β Σ w (y − f)² + ½ Σ α_g ‖θ_g‖². A step solves with its Gauss-Newton matrix
-β JᵀWJ + (1 + λ) A, where the damping λ falls when the loss does; then, with γ_g the number of weights of group g that
-the data determine, α_g = γ_g / ‖θ_g‖² and β = (N − γ) / Σ w (y − f)² (MacKay 1992). Networks do not know of each
-other: a batch is trained as its members alone would be.
+For every network of a batch the loss is ½ β Σ w (y − f)² + ½ Σ α_g ‖θ_g‖², where w counts rows and, if their noise
+differs, divides by its relative variance. A step solves with the Gauss-Newton matrix β JᵀWJ + (1 + λ) A, where the
+damping λ falls when the loss does. Now and then, with γ_g the number of weights of group g that the data determine,
+α_g = γ_g / ‖θ_g‖² and β = (N − γ) / Σ w (y − f)² (MacKay 1992). Networks do not know of each other: a batch is trained
+as its members alone would be.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ LARGEST_PRECISION = 1e8  # of standardised columns: the weights of one that is a
 SMALLEST_PRECISION = 1e-8
 LARGEST_OUTPUT_STD = 3.0  # of the prior, for standardised targets
 LARGEST_NOISE_PRECISION = 1e10  # of standardised targets
-FIRST_NOISE_PRECISION = 10.0
-FIRST_STEPS = 5  # before precisions are looked at
+FIRST_NOISE_PRECISION = 30.0
+FIRST_STEPS = 5  # before precisions are looked at, then in each of
+LOOK_EVERY = 3  # iterations: it costs more than a step
 DAMPING = (1e-12, 1e12)  # beyond, a step is a Gauss-Newton step, or none
 
 
@@ -35,23 +37,33 @@ class Data:
     inputs: Tensor  # (n, d), standardised
     targets: Tensor  # (b, n, c), standardised
     weights: Tensor  # (n,), how often each row counts
+    noise_variance: Tensor  # (b, n), of each row in units of 1/β: ones, where all rows are as noisy
 
     def __getitem__(self, chosen: Tensor) -> Data:
-        return replace(self, targets=self.targets[chosen])
+        return replace(self, targets=self.targets[chosen], noise_variance=self.noise_variance[chosen])
+
+    @staticmethod
+    def of(inputs: Tensor, targets: Tensor, weights: Tensor) -> Data:
+        """With rows that are equally noisy."""
+        return Data(inputs, targets, weights, torch.ones(targets.shape[:2], dtype=targets.dtype))
+
+    @property
+    def root(self) -> Tensor:  # (b, n)
+        """Of what a squared residual counts, but for β."""
+        return (self.weights / self.noise_variance).sqrt()
 
     @property
     def count(self) -> float:
         """Of observed numbers."""
         return float(self.weights.sum()) * self.targets.shape[2]
 
-    def residuals(self, values: Tensor) -> Tensor:  # (b, rows), each times the root of its weight
+    def residuals(self, values: Tensor) -> Tensor:  # (b, rows), each times its root
         """Of outputs (b, n, c)."""
-        return ((self.targets - values) * self.weights.sqrt()[:, None]).flatten(1)
+        return ((self.targets - values) * self.root[:, :, None]).flatten(1)
 
     def rows(self, jacobian: Jacobian) -> Jacobian:
-        """Derivatives of outputs, each times the root of its weight."""
-        root = self.weights.sqrt().repeat_interleave(self.targets.shape[2])
-        return jacobian.scaled(root[None])
+        """Derivatives of outputs, each times its root."""
+        return jacobian.scaled(self.root.repeat_interleave(self.targets.shape[2], dim=1))
 
 
 @final
@@ -133,7 +145,10 @@ def log_evidence(state: State, groups: Groups, data: Data, known: Conditioned, r
     beta = state.noise_precision
     precisions = groups.spread(state.precision)
     penalty = sum((v[:, None, :] * w.square()).sum((1, 2)) for v, w in zip(precisions, state.networks.of, strict=True))
-    fit = beta * residuals.square().sum(1) - data.count * (beta / (2 * torch.pi)).log()
+    noise = (
+        data.targets.shape[2] * (data.noise_variance.log() @ data.weights) - data.count * (beta / (2 * torch.pi)).log()
+    )
+    fit = beta * residuals.square().sum(1) + noise
     return -0.5 * (fit + penalty + known.log_determinant())
 
 
@@ -147,26 +162,35 @@ def updated(state: State, groups: Groups, data: Data, known: Conditioned, residu
     return replace(state, precision=precision, noise_precision=noise.clamp_max(LARGEST_NOISE_PRECISION))
 
 
+def _gradient(state: State, variances: Variances, rows: Jacobian, residuals: Tensor) -> Layers:
+    """Of the loss, in units of the noise variance."""
+    pull = Layers(tuple(w / v[:, None, :] for w, v in zip(state.networks.of, variances, strict=True)))
+    return pull - rows.transposed(residuals)
+
+
+def decrement(state: State, known: Conditioned, rows: Jacobian, residuals: Tensor) -> Tensor:  # (b,)
+    """By how many nats the loss of the linear model would fall to its minimum: ½ gᵀ H⁻¹ g."""
+    gradient = _gradient(state, known.variances, rows, residuals)
+    return 0.5 * state.noise_precision * (gradient * known.solve(gradient)).total()
+
+
 def stepped(
     state: State, groups: Groups, data: Data, rows: Jacobian, curved: Curvature, residuals: Tensor
-) -> tuple[State, Tensor]:
-    """A damped Gauss-Newton step of every network whose loss falls by it, and the fall that it promised in nats, (b,).
+) -> State:  # fmt: skip
+    """A damped Gauss-Newton step of every network whose loss falls by it.
 
-    The damping follows how much of that promise was kept.
+    The damping follows how much of the promised fall there was.
     """
     variances = state.variances(groups)
-    pull = Layers(tuple(w / v[:, None, :] for w, v in zip(state.networks.of, variances, strict=True)))
-    gradient = pull - rows.transposed(residuals)
+    gradient = _gradient(state, variances, rows, residuals)
     step = curved.at(tuple(v / (1 + state.damping)[:, None] for v in variances)).solve(gradient)
     trial = state.networks - step
     before = _loss(state.networks, variances, residuals)
     promised = before - _loss(trial, variances, residuals + rows.times(step))
     fallen = before - _loss(trial, variances, data.residuals(outputs(trial, data.inputs)))
-    kept = fallen / promised.clamp_min(1e-300)
     better = (fallen > 0).nonzero()[:, 0]
-    damping = (state.damping * _factor(kept)).clamp(*DAMPING)
-    networks = state.networks.replaced(better, trial[better])
-    return replace(state, networks=networks, damping=damping), state.noise_precision * promised
+    damping = (state.damping * _factor(fallen / promised.clamp_min(1e-300))).clamp(*DAMPING)
+    return replace(state, networks=state.networks.replaced(better, trial[better]), damping=damping)
 
 
 def _factor(kept: Tensor) -> Tensor:  # (b,)
@@ -196,7 +220,7 @@ class Trained:
 
 
 def start(networks: Layers, groups: Groups) -> State:
-    """Before the first step: the prior that `initial` draws from, and noise of a third of the targets' spread."""
+    """Before the first step: the prior that `initial` draws from, and noise of a fifth of the targets' spread."""
     b = len(networks.of[0])
     by_column = [torch.full((b, layer.shape[2]), layer.shape[2] - 1.0, dtype=layer.dtype) for layer in networks.of]
     for part in by_column:
@@ -212,7 +236,7 @@ def start(networks: Layers, groups: Groups) -> State:
 
 
 def train(state: State, groups: Groups, data: Data, *, max_iter: int, tol: float, report: Report) -> Trained:
-    """Until a step and an update of the precisions are worth less than `tol` nats, for each network by itself.
+    """Until the mode is nearer than `tol` nats and the evidence changes by less, for each network by itself.
 
     An interrupt from the keyboard ends it early, with the networks as they are after the last whole iteration.
     """
@@ -221,11 +245,12 @@ def train(state: State, groups: Groups, data: Data, *, max_iter: int, tol: float
     iterations = torch.zeros(b, dtype=torch.long)
     try:
         for number in range(max_iter):
-            now, change = _iteration(state[active], groups, data[active], look=number >= FIRST_STEPS)
+            look = number >= FIRST_STEPS and number % LOOK_EVERY == 0
+            now, left = _iteration(state[active], groups, data[active], look=look)
             state = state.replaced(active, now)
             iterations[active] += 1
             report(f"iteration {number + 1} of at most {max_iter}, log evidence {float(state.log_evidence.mean()):.5g}")
-            active = active[~(change < tol)]
+            active = active[~(left < tol)]
             if not len(active):
                 break
     except KeyboardInterrupt:
@@ -236,18 +261,18 @@ def train(state: State, groups: Groups, data: Data, *, max_iter: int, tol: float
 
 
 def _iteration(state: State, groups: Groups, data: Data, *, look: bool) -> tuple[State, Tensor]:
-    """New precisions, where they are looked at, then a step; and by how many nats something is still changing, (b,)."""
+    """New precisions, where they are looked at, then a step; and what is left to gain in nats, if it is known, (b,)."""
     values, jacobian = linearised(state.networks, data.inputs)
     rows = data.rows(jacobian)
     curved = curvature(rows)
     residuals = data.residuals(values)
-    before = state.log_evidence
+    left = torch.full_like(state.damping, torch.inf)
     if look:
         known = curved.at(state.variances(groups))
-        noted = replace(state, log_evidence=log_evidence(state, groups, data, known, residuals))
-        state = updated(noted, groups, data, known, residuals)
-    state, promised = stepped(state, groups, data, rows, curved, residuals)
-    return state, (state.log_evidence - before).abs().nan_to_num(torch.inf) + promised
+        evidence = log_evidence(state, groups, data, known, residuals)
+        left = (evidence - state.log_evidence).abs() + decrement(state, known, rows, residuals)
+        state = updated(replace(state, log_evidence=evidence), groups, data, known, residuals)
+    return stepped(state, groups, data, rows, curved, residuals), left
 
 
 def _trained(state: State, iterations: Tensor, active: Tensor, *, interrupted: bool) -> Trained:

@@ -31,10 +31,11 @@ class Problem:
         return Layers(tuple(expanded)).flat()
 
     def at(self, member: int) -> tuple[Tensor, ...]:
-        """What the reference takes for one network: weights, shapes, x, y, row weights, precisions."""
+        """What the reference takes for one network: weights, shapes, x, y, row weights, precisions, noise."""
         return (
             self.state.networks.flat()[member], self.shapes, self.data.inputs, self.data.targets[member],
             self.data.weights, self.prior_precision()[member], self.state.noise_precision[member],
+            self.data.noise_variance[member],
         )  # fmt: skip
 
 
@@ -56,4 +57,4 @@ def problem(n: int, *, seed: int = 0, sizes: tuple[int, ...] = SIZES) -> Problem
         precision=normals(MEMBERS, groups.count).exp(),
         noise_precision=normals(MEMBERS).exp() * 5,
     )
-    return Problem(state, groups, Data(x, targets, weights))
+    return Problem(state, groups, Data(x, targets, weights, normals(MEMBERS, n).exp()))

@@ -1,7 +1,5 @@
 """Dense truth for networks of a table, one network at a time, by automatic differentiation."""
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -21,18 +19,18 @@ def jacobian(weights: Tensor, shapes: list[tuple[int, int]], x: Tensor) -> Tenso
     return torch.func.jacrev(output)(weights, shapes, x).flatten(0, 1)
 
 
-def precision(weights, shapes, x, row_weights, prior_precision, noise_precision) -> Tensor:  # (p, p)
-    """β JᵀWJ + A."""
-    c = shapes[-1][0]
+def precision(weights, shapes, x, row_weights, prior_precision, noise_precision, row_noise) -> Tensor:  # (p, p)
+    """Jᵀ W B J + A, the noise of a row having the precision β / row_noise."""
+    each = (row_weights * noise_precision / row_noise).repeat_interleave(shapes[-1][0])
     J = jacobian(weights, shapes, x)
-    return noise_precision * J.T @ (row_weights.repeat_interleave(c)[:, None] * J) + prior_precision.diag()
+    return J.T @ (each[:, None] * J) + prior_precision.diag()
 
 
-def log_evidence(weights, shapes, x, y, row_weights, prior_precision, noise_precision) -> Tensor:
+def log_evidence(weights, shapes, x, y, row_weights, prior_precision, noise_precision, row_noise) -> Tensor:
     """Of rows that count as often as their weights say, at these weights."""
-    count = float(row_weights.sum()) * y.shape[1]
-    squares = (row_weights[:, None] * (y - output(weights, shapes, x)) ** 2).sum()
-    log_likelihood = 0.5 * count * torch.log(noise_precision / (2 * math.pi)) - 0.5 * noise_precision * squares
-    H = precision(weights, shapes, x, row_weights, prior_precision, noise_precision)
+    std = (row_noise / noise_precision).sqrt()[:, None]
+    densities = torch.distributions.Normal(output(weights, shapes, x), std).log_prob(y)
+    log_likelihood = (row_weights[:, None] * densities).sum()
+    H = precision(weights, shapes, x, row_weights, prior_precision, noise_precision, row_noise)
     penalty = 0.5 * (prior_precision * weights**2).sum()
     return log_likelihood - penalty + 0.5 * prior_precision.log().sum() - 0.5 * torch.linalg.slogdet(H)[1]
