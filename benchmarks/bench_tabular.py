@@ -10,7 +10,7 @@ central 50 % and 90 % intervals; seconds are those of fit and prediction on one 
 
 - `lapwing`: `BayesianMLPRegressor()` as it comes, five members; densities are those of the mixture. `moments_nll` is that of the
   Gaussian with its mean and standard deviation.
-- `lapwing, one`: the same with one member.
+- `lapwing, one`: the same with one member; `lapwing, input noise`: five members and `noise="input"`.
 - `gp`: scikit-learn's Gaussian process, RBF kernel with a length scale per column and white noise, standardised columns and
   targets, the best of three starts by its marginal likelihood; for at most 2,000 rows.
 - `boosting`: HistGradientBoostingRegressor, learning rate and leaves by 5-fold cross-validation, whose residuals give the
@@ -32,7 +32,7 @@ import numpy as np
 from scipy.stats import norm
 
 SETS = ("yacht", "boston", "energy", "concrete")
-METHODS = ("lapwing", "lapwing, one", "gp", "boosting", "mlp", "ridge")
+METHODS = ("lapwing", "lapwing, one", "lapwing, input noise", "gp", "boosting", "mlp", "ridge")
 SPLITS = [0, 1, 2]
 CELLS: dict[str, dict[str, Any]] = {
     "yacht, a part": {"data": "yacht", "method": "ridge", "splits": [0]},
@@ -55,11 +55,11 @@ def gaussian(mean: np.ndarray, std: np.ndarray) -> Predicted:
     return Predicted(mean[None], np.broadcast_to(std, mean.shape)[None], intervals)
 
 
-def lapwing(members: int) -> Callable[..., Predicted]:
+def lapwing(members: int, noise: str = "constant") -> Callable[..., Predicted]:
     def predicted(x: np.ndarray, y: np.ndarray, new: np.ndarray, seed: int) -> Predicted:
         from lapwing.tabular import BayesianMLPRegressor
 
-        model = BayesianMLPRegressor(members=members, random_state=seed, verbose=False).fit(x, y)
+        model = BayesianMLPRegressor(members=members, noise=noise, random_state=seed, verbose=False).fit(x, y)
         mixture = model._mixture(new)
         intervals = {level: model.interval(new, level) for level in LEVELS}
         return Predicted(mixture.means[:, :, 0].numpy(), mixture.stds[:, :, 0].numpy(), intervals)
@@ -137,7 +137,7 @@ def cross_validated(candidates: list, x: np.ndarray, y: np.ndarray, new: np.ndar
 
 
 FITS: dict[str, Callable[..., Predicted]] = {
-    "lapwing": lapwing(5), "lapwing, one": lapwing(1), "gp": gp, "boosting": boosting, "mlp": mlp, "ridge": ridge,
+    "lapwing": lapwing(5), "lapwing, one": lapwing(1), "lapwing, input noise": lapwing(5, "input"), "gp": gp, "boosting": boosting, "mlp": mlp, "ridge": ridge,
 }  # fmt: skip
 
 

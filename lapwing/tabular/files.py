@@ -18,6 +18,7 @@ from lapwing.linalg.journal import checksum
 from lapwing.tabular.columns import Category, Encoding
 from lapwing.tabular.curvature import Conditioned, RowPosterior, WeightPosterior
 from lapwing.tabular.networks import Jacobian, Layers
+from lapwing.tabular.noise import InputNoise
 from lapwing.tabular.posterior import Networks, Units
 
 FORMAT = 1
@@ -37,7 +38,7 @@ def save(estimator: Any, path: Path) -> None:
         "feature_names": None if names is None else [str(name) for name in names],
         "iterations": estimator.n_iter_, "converged": estimator.converged_,
         "posterior": "rows" if isinstance(estimator._networks.known, RowPosterior) else "weights",
-        "layers": len(estimator._networks.networks.of),
+        "layers": len(estimator._networks.networks.of), "input_noise": estimator._networks.noise is not None,
     }  # fmt: skip
     header = json.dumps(plain)
     tensors = {name: value.contiguous() for name, value in tensors.items()}
@@ -120,12 +121,15 @@ def _encoding_restored(plain: dict[str, Any], tensors: dict[str, Tensor]) -> Enc
 def _networks_packed(found: Networks) -> dict[str, Tensor]:
     tensors = {
         "precision": found.precision, "noise_precision": found.noise_precision, "log_evidence": found.log_evidence,
-        "relevance": found.relevance, "units.mean": found.units.mean, "units.scale": found.units.scale,
-        **_listed("layer", found.networks.of), **_listed("variances", found.known.variances),
+        "relevance": found.relevance, "noise_std": found.noise_std, "units.mean": found.units.mean,
+        "units.scale": found.units.scale, **_listed("layer", found.networks.of),
+        **_listed("variances", found.known.variances),
     }  # fmt: skip
     known = found.known
     if isinstance(known, RowPosterior):
         tensors |= _listed("left", known.rows.left) | _listed("right", known.rows.right)
+    if found.noise is not None:
+        tensors |= {**_listed("noise.layer", found.noise.networks.of), "noise.scale": found.noise.scale}
     assert isinstance(known, RowPosterior | WeightPosterior)
     return tensors | {"root": known.root.mT}  # as LAPACK lays it out, so that products are summed in the same order
 
@@ -145,9 +149,12 @@ def _networks_restored(plain: dict[str, Any], tensors: dict[str, Tensor]) -> Net
         shapes = tuple((layer.shape[1], layer.shape[2]) for layer in layers.of)
         known = WeightPosterior(variances, shapes, tensors["root"].mT)
     units = Units(tensors["units.mean"], tensors["units.scale"])
+    noise = None
+    if plain["input_noise"]:
+        noise = InputNoise(Layers(listed("noise.layer")), tensors["noise.scale"])
     return Networks(
         int(plain["members"]), layers, tensors["precision"], tensors["noise_precision"], known, tensors["log_evidence"],
-        tensors["relevance"], units,
+        tensors["relevance"], tensors["noise_std"], units, noise,
     )  # fmt: skip
 
 

@@ -12,9 +12,11 @@ from torch import Tensor
 from lapwing.tabular.curvature import Conditioned, curvature
 from lapwing.tabular.mixtures import Mixture
 from lapwing.tabular.networks import Layers, linearised
+from lapwing.tabular.noise import InputNoise
 from lapwing.tabular.training import Data, Groups, State, log_evidence
 
 BLOCK_ROWS = 4096  # predicted at once
+LEAST_KEPT = 0.05  # of a residual that its own row has pulled to zero
 
 
 @final
@@ -47,10 +49,14 @@ class Networks:
     known: Conditioned
     log_evidence: Tensor  # (b,), of the targets in their own units
     relevance: Tensor  # (b, columns), root mean square slopes over the training rows, standardised
+    noise_std: Tensor  # (targets,), root mean square over members and training rows, in the targets' units
     units: Units
+    noise: InputNoise | None  # None of noise that is the same everywhere
 
     @staticmethod
-    def of(state: State, groups: Groups, data: Data, members: int, units: Units) -> Networks:
+    def of(
+        state: State, groups: Groups, data: Data, members: int, units: Units, noise: InputNoise | None = None
+    ) -> Networks:
         """At the end of training."""
         values, jacobian = linearised(state.networks, data.inputs)
         known = curvature(data.rows(jacobian)).at(state.variances(groups))
@@ -58,7 +64,8 @@ class Networks:
         scale = units.scale.repeat_interleave(members)
         return Networks(
             members, state.networks, state.precision, state.noise_precision, known,
-            evidence - float(data.weights.sum()) * scale.log(), _relevance(state.networks, groups, data), units,
+            evidence - float(data.weights.sum()) * scale.log(), _relevance(state.networks, groups, data),
+            _noise_std(state, data, members) * units.scale, units, noise,
         )  # fmt: skip
 
     @property
@@ -66,10 +73,11 @@ class Networks:
         """Their number."""
         return len(self.units.mean)
 
-    @property
-    def noise_std(self) -> Tensor:  # (members, targets)
-        """In the targets' units."""
-        return self._placed(self.noise_precision.rsqrt()[:, None])[:, 0] * self.units.scale
+    def noise_variance(self, inputs: Tensor) -> Tensor:  # (b, n), or (1, 1)
+        """In units of 1/β."""
+        if self.noise is None:
+            return torch.ones(1, 1, dtype=inputs.dtype)
+        return self.noise.variance(inputs).repeat_interleave(self.members, dim=0)
 
     def predict(self, inputs: Tensor) -> Mixture:  # of (members, n, targets)
         """Of new observations at standardised inputs."""
@@ -78,18 +86,18 @@ class Networks:
 
     def _predict(self, inputs: Tensor) -> Mixture:
         values, jacobian = linearised(self.networks, inputs)
-        variance = (self.known.output_variances(jacobian) + 1) / self.noise_precision[:, None]
-        return self._mixture(values[:, :, 0], variance)
+        variance = self.known.output_variances(jacobian) + self.noise_variance(inputs)
+        return self._mixture(values[:, :, 0], variance / self.noise_precision[:, None])
 
     def leave_one_out(self, data: Data) -> LeftOut:
         """By one step for each row, exact for the linear model: residual and variance grow by 1 / (1 − leverage)."""
         values, jacobian = linearised(self.networks, data.inputs)
         variance = self.known.output_variances(jacobian)
-        leverage = data.weights * variance
+        leverage = data.weights * variance / data.noise_variance
         kept = (1 - leverage).clamp_min(torch.finfo(leverage.dtype).eps)
         residual = (data.targets - values)[:, :, 0]
         mean = data.targets[:, :, 0] - residual / kept
-        mixture = self._mixture(mean, (variance / kept + 1) / self.noise_precision[:, None])
+        mixture = self._mixture(mean, (variance / kept + data.noise_variance) / self.noise_precision[:, None])
         return LeftOut(self._placed(leverage), mixture)
 
     def sample(self, inputs: Tensor, count: int, random: np.random.RandomState) -> Tensor:  # (n, targets, count)
@@ -115,7 +123,11 @@ class Networks:
         for block in inputs.split(BLOCK_ROWS):
             values, jacobian = linearised(networks, block)
             blocks.append(values + jacobian.dense() @ steps * std)
-        return (torch.cat(blocks, 1) + noise * std)[0]
+        return (torch.cat(blocks, 1) + noise * self._noise_std_at(one, inputs)[:, :, None])[0]
+
+    def _noise_std_at(self, one: Tensor, inputs: Tensor) -> Tensor:  # (1, n)
+        relative = self.noise_variance(inputs).expand(len(self.noise_precision), -1)[one]
+        return (relative / self.noise_precision[one][:, None]).sqrt()
 
     def _mixture(self, means: Tensor, variances: Tensor) -> Mixture:  # of (b, n), standardised
         scale = self.units.scale
@@ -123,6 +135,20 @@ class Networks:
 
     def _placed(self, values: Tensor) -> Tensor:  # (b, n) to (members, n, targets)
         return values.reshape(self.targets, self.members, -1).permute(1, 2, 0)
+
+
+def debiased_squares(found: Networks, data: Data) -> Tensor:  # (targets, n), standardised
+    """Squared residuals of the members' mean, each over 1 − its leverage, for which its row has pulled the fit."""
+    values, jacobian = linearised(found.networks, data.inputs)
+    leverage = data.weights * found.known.output_variances(jacobian) / data.noise_variance
+    kept = (1 - leverage).clamp_min(LEAST_KEPT).reshape(found.targets, found.members, -1).mean(1)
+    residual = (data.targets - values)[:, :, 0].reshape(found.targets, found.members, -1).mean(1)
+    return residual.square() / kept
+
+
+def _noise_std(state: State, data: Data, members: int) -> Tensor:  # (targets,), standardised
+    variance = (data.noise_variance @ data.weights) / data.weights.sum() / state.noise_precision
+    return variance.reshape(-1, members).mean(1).sqrt()
 
 
 def _relevance(networks: Layers, groups: Groups, data: Data) -> Tensor:  # (b, columns)
