@@ -63,6 +63,7 @@ def load(estimator: Any, path: Path) -> None:
         estimator.converged_ = bool(plain["converged"])
         if plain["feature_names"] is not None:
             estimator.feature_names_in_ = np.array(plain["feature_names"], dtype=object)
+        estimator._data = None
         estimator._set_evidence()
     except (KeyError, TypeError, RuntimeError, IndexError, AttributeError) as error:
         raise ValueError(f"{path}: the file does not hold what it should ({error})") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from numbers import Integral, Real
@@ -23,11 +24,14 @@ from lapwing.tabular import files
 from lapwing.tabular.columns import Encoding, Table, has_labels, read_frame, scale_of
 from lapwing.tabular.mixtures import Mixture
 from lapwing.tabular.networks import initial
-from lapwing.tabular.noise import learn
+from lapwing.tabular.noise import InputNoise, learn
 from lapwing.tabular.posterior import Networks, Units, debiased_squares
-from lapwing.tabular.training import Data, Groups, Trained, start, train
+from lapwing.tabular.training import Data, Groups, Trained, joined, start, train
 
 MOST_ROWS = 200_000  # all rows are used in every iteration
+MANY_ROWS = 6_000  # beyond it, training begins with
+PART_ROWS = 4_000  # of them
+FURTHER_STEPS = 20  # at most, on all rows after a part, and of partial_fit
 NOISE_ROUNDS = 2  # in which networks of the noise are trained, and the others after them
 MATRICES = 4  # of the smaller side of the data, for each network, at the same time
 
@@ -61,8 +65,8 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     Training ends for each network when an iteration is worth less than `tol` nats of log evidence, after `max_iter`
     iterations, or by an interrupt from the keyboard, which keeps the networks as they are (`converged_` is then False).
-    Time grows with rows × weights², or rows³ where that is less: seconds for a thousand rows. All rows are used in
-    every iteration, so more than 200,000 are refused.
+    Time grows with rows × weights², or rows³ where that is less: seconds for a thousand rows. Of more than 6,000 rows a
+    random part is used at first, and all for the last iterations; more than 200,000 are refused.
 
     `noise="input"` lets the variance of the noise depend on the inputs: networks of its logarithm are trained on what
     the others leave, in two turns, and are regularised by an evidence of their own. It takes about three times as long.
@@ -102,6 +106,20 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> BayesianMLPRegressor:
         """Train the networks; an error leaves the estimator as it was. `sample_weight` counts each row that often."""
         return fitted_whole(self, X, y, sample_weight)
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> BayesianMLPRegressor:
+        """Further rows beside those before: the networks are trained on from where they are, for a few iterations.
+
+        Scales, categories and, with `noise="input"`, the pattern of the noise stay as `fit` found them. All rows so far
+        are kept for this, but not in files. The first call is a `fit`; an error leaves the estimator as it was.
+        """
+        if not hasattr(self, "_networks"):
+            return self.fit(X, y, sample_weight)
+        self._validate_params()
+        fresh = copy(self)
+        fresh._continue(X, y, sample_weight)
+        self.__dict__ = fresh.__dict__
+        return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """The mean of the mixture, and with `return_std` the standard deviation of a new observation."""
@@ -158,19 +176,39 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         units = Units(torch.from_numpy(mean), torch.from_numpy(scale_of(targets, mean, weights)))
         self._encoding = encoding
         self._entropy = _entropy(self.random_state)
-        data = self._data(table, targets, weights, units)
-        columns = torch.from_numpy(encoding.columns)
+        data = self._data_of(table, targets, weights, units, self.members)
         sizes = (data.inputs.shape[1], self.hidden_units, 1)
         _check_size(len(targets), sizes, len(data.targets))
-        groups = Groups.by_column(columns, sizes)
+        groups = Groups.by_column(torch.from_numpy(encoding.columns), sizes)
         trained = self._trained(sizes, groups, data)
         self._networks = Networks.of(trained.state, groups, data, self.members, units)
         if self.noise == "input":
             trained, data = self._with_input_noise(trained, sizes, groups, data)
+        self._keep(trained, data)
+
+    def _continue(self, X: Any, y: Any, sample_weight: Any) -> None:
+        """With the rows so far and these."""
+        if self._data is None:
+            raise ValueError("this estimator was loaded from a file, which holds no training rows: fit all rows again")
+        found = self._networks
+        table, targets = self._read_more(X, y)
+        weights = row_weights(targets, sample_weight)
+        data = joined(self._data, self._data_of(table, targets, weights, found.units, found.members, found.noise))
+        groups = Groups.by_column(torch.from_numpy(self._encoding.columns), self._sizes)
+        _check_size(len(data.inputs), self._sizes, len(data.targets))
+        state = replace(start(found.networks, groups), precision=found.precision, noise_precision=found.noise_precision)
+        steps = min(self.max_iter, FURTHER_STEPS)
+        trained = train(state, groups, data, max_iter=steps, tol=self.tol, report=reporter(self.verbose))
+        self._networks = Networks.of(trained.state, groups, data, found.members, found.units, found.noise)
+        self._keep(trained, data)
+
+    def _keep(self, trained: Trained, data: Data) -> None:
+        """What is known at the end of training."""
+        self._data = data
         self.n_iter_ = int(trained.iterations.max())
         self.converged_ = bool(trained.converged.all())
         self._set_evidence()
-        self.leave_one_out_ = self._leave_one_out(data, targets)
+        self.leave_one_out_ = self._leave_one_out(data)
 
     def _read_training(self, X: Any, y: Any) -> tuple[Table, np.ndarray]:
         """A table and targets (n, targets), checked."""
@@ -192,15 +230,45 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self._several = y.ndim == 2
         return table, np.array(y, dtype=float).reshape(len(y), -1)  # a copy: torch wants to be able to write
 
-    def _data(self, table: Table, targets: np.ndarray, weights: np.ndarray, units: Units) -> Data:
+    def _read_more(self, X: Any, y: Any) -> tuple[Table, np.ndarray]:
+        """Further rows, with as many targets as before."""
+        table = self._read(X)
+        y = _check_y(y, multi_output=True, y_numeric=True, estimator=self)
+        check_consistent_length(table.numbers, y)
+        targets = np.array(y, dtype=float).reshape(len(y), -1)
+        if (y.ndim == 2) != self._several or targets.shape[1] != self._networks.targets:
+            raise ValueError(
+                f"y has shape {y.shape}, and the estimator was fitted to {self._networks.targets} target(s)"
+                f"{' in columns' if self._several else ' without an axis for it'}: give y in the form of the first fit"
+            )
+        return table, targets
+
+    def _data_of(
+        self, table: Table, targets: np.ndarray, weights: np.ndarray, units: Units, members: int,
+        noise: InputNoise | None = None,
+    ) -> Data:  # fmt: skip
         """Standardised, with the targets of each network."""
         values = (torch.from_numpy(targets) - units.mean) / units.scale
-        each = values.mT.repeat_interleave(self.members, dim=0)[:, :, None]
-        return Data.of(torch.from_numpy(self._encoding.inputs(table)), each, torch.from_numpy(weights))
+        each = values.mT.repeat_interleave(members, dim=0)[:, :, None]
+        data = Data.of(torch.from_numpy(self._encoding.inputs(table)), each, torch.from_numpy(weights))
+        if noise is None:
+            return data
+        return replace(data, noise_variance=noise.variance(data.inputs).repeat_interleave(members, dim=0))
 
     def _trained(self, sizes: tuple[int, ...], groups: Groups, data: Data) -> Trained:
+        """On all rows or, if they are many, on a part of them first, which does most of the work at little cost."""
         state = start(initial(sizes, self._generators(data)), groups)
-        return train(state, groups, data, max_iter=self.max_iter, tol=self.tol, report=reporter(self.verbose))
+        report = reporter(self.verbose)
+        n = len(data.inputs)
+        if n <= MANY_ROWS:
+            return train(state, groups, data, max_iter=self.max_iter, tol=self.tol, report=report)
+        chosen = torch.from_numpy(_random(self._entropy).permutation(n)[:PART_ROWS])
+        first = train(state, groups, data.part(chosen), max_iter=self.max_iter, tol=self.tol, report=report)
+        if first.interrupted:
+            return first
+        steps = min(self.max_iter, FURTHER_STEPS)
+        then = train(first.state, groups, data, max_iter=steps, tol=self.tol, report=report)
+        return replace(then, iterations=first.iterations + then.iterations)
 
     def _generators(self, data: Data) -> list[torch.Generator]:
         """Member m of every target starts from the same weights, whatever else is trained beside it."""
@@ -236,16 +304,17 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         if not self._several:
             self.relevance_ = self.relevance_[0]
 
-    def _leave_one_out(self, data: Data, targets: np.ndarray) -> LeftOutRows:
+    def _leave_one_out(self, data: Data) -> LeftOutRows:
+        units = self._networks.units
+        targets = data.targets[:: self._networks.members, :, 0].mT * units.scale + units.mean
         found = self._networks.leave_one_out(data)
         mixture = found.prediction
-        mean = self._shaped(mixture.mean)
         return LeftOutRows(
             leverage=self._shaped(found.leverage.mean(0)),
-            residual=self._shaped(torch.from_numpy(targets)) - mean,
-            mean=mean,
+            residual=self._shaped(targets - mixture.mean),
+            mean=self._shaped(mixture.mean),
             std=self._shaped(mixture.std),
-            log_density=self._shaped(mixture.log_density(torch.from_numpy(targets))),
+            log_density=self._shaped(mixture.log_density(targets)),
         )
 
     def _fitted(self) -> Networks:
@@ -257,13 +326,23 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     def _inputs(self, X: Any) -> Tensor:
         check_is_fitted(self)
-        if self._encoding.categories:
-            table = read_frame(X, frozenset(one.position for one in self._encoding.categories))
-            validate_data(self, X, skip_check_array=True, reset=False)
-        else:
-            matrix = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", reset=False)
-            table = Table.of_numbers(matrix)
-        return torch.from_numpy(self._encoding.inputs(table))
+        return torch.from_numpy(self._encoding.inputs(self._read(X)))
+
+    def _read(self, X: Any) -> Table:
+        """A table with the columns of the first."""
+        if not self._encoding.categories:
+            return Table.of_numbers(
+                validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", reset=False)
+            )
+        table = read_frame(X, frozenset(one.position for one in self._encoding.categories))
+        validate_data(self, X, skip_check_array=True, reset=False)
+        return table
+
+    @property
+    def _sizes(self) -> tuple[int, ...]:
+        """Of the layers."""
+        layers = self._networks.networks.of
+        return (layers[0].shape[2] - 1, *(layer.shape[1] for layer in layers))
 
     def _shaped(self, values: Tensor) -> np.ndarray:  # of (n, targets)
         return values.numpy() if self._several else values[:, 0].numpy()
@@ -289,7 +368,7 @@ def _check_size(rows: int, sizes: tuple[int, ...], networks: int) -> None:
     """Refuse what would take too long or too much memory, before the work begins."""
     if rows > MOST_ROWS:
         raise ValueError(
-            f"X has {rows:,} rows, and every iteration uses all of them, so at most {MOST_ROWS:,} are taken: fit a "
+            f"X has {rows:,} rows, and the last iterations use all of them, so at most {MOST_ROWS:,} are taken: fit a "
             "random part of the rows, or train a network by minibatches and give it to lapwing.fit"
         )
     weights = sum((inputs + 1) * outputs for inputs, outputs in pairwise(sizes))

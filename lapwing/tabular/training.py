@@ -47,6 +47,10 @@ class Data:
         """With rows that are equally noisy."""
         return Data(inputs, targets, weights, torch.ones(targets.shape[:2], dtype=targets.dtype))
 
+    def part(self, rows: Tensor) -> Data:
+        """Some of the rows."""
+        return Data(self.inputs[rows], self.targets[:, rows], self.weights[rows], self.noise_variance[:, rows])
+
     @property
     def root(self) -> Tensor:  # (b, n)
         """Of what a squared residual counts, but for β."""
@@ -64,6 +68,16 @@ class Data:
     def rows(self, jacobian: Jacobian) -> Jacobian:
         """Derivatives of outputs, each times its root."""
         return jacobian.scaled(self.root.repeat_interleave(self.targets.shape[2], dim=1))
+
+
+def joined(first: Data, second: Data) -> Data:
+    """The rows of both."""
+    return Data(
+        torch.cat([first.inputs, second.inputs]),
+        torch.cat([first.targets, second.targets], dim=1),
+        torch.cat([first.weights, second.weights]),
+        torch.cat([first.noise_variance, second.noise_variance], dim=1),
+    )
 
 
 @final

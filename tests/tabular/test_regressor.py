@@ -247,6 +247,60 @@ def test_progress_is_shown_when_asked_for(capsys):
     assert "iteration 1 of at most 2" in capsys.readouterr().err
 
 
+def test_further_rows_are_used_without_starting_over():
+    """Forty rows, then thirty more: nearer to the fit of all seventy than that of forty is."""
+    part = BayesianMLPRegressor(**SMALL).fit(X[:40], Y[:40])
+    whole = BayesianMLPRegressor(**SMALL).fit(X, Y)
+    before = part.predict(X[40:])
+    assert part.partial_fit(X[40:], Y[40:]) is part
+    assert part.n_iter_ <= regressor.FURTHER_STEPS
+    assert part.leave_one_out_.mean.shape == (70,)
+    error = np.abs(part.predict(X[40:]) - Y[40:])
+    assert np.median(error) < 0.7 * np.median(np.abs(before - Y[40:]))
+    assert np.median(error) < 1.5 * np.median(np.abs(whole.predict(X[40:]) - Y[40:]))
+    np.testing.assert_allclose(part.leave_one_out_.residual, Y - part.leave_one_out_.mean, atol=1e-9)
+
+
+def test_many_rows_begin_with_a_part(monkeypatch, fitted):
+    monkeypatch.setattr(regressor, "MANY_ROWS", 60)
+    monkeypatch.setattr(regressor, "PART_ROWS", 50)
+    begun = BayesianMLPRegressor(**SMALL).fit(X, Y)
+    again = BayesianMLPRegressor(**SMALL).fit(X, Y)
+    assert begun.n_iter_ == SMALL["max_iter"] + regressor.FURTHER_STEPS
+    assert begun.leave_one_out_.mean.shape == (70,)
+    assert (begun.predict(NEW) == again.predict(NEW)).all()
+    assert begun.log_evidence_ == pytest.approx(fitted.log_evidence_, abs=15)
+    assert begun.score(X, Y) > 0.95
+
+
+def test_rows_in_parts_are_the_rows_together():
+    """Training on from the same networks: where rows come from does not matter, to round-off enlarged by twenty steps."""
+    model = BayesianMLPRegressor(**SMALL | {"max_iter": 5}).fit(X[:40], Y[:40])
+    twice = clone(model).fit(X[:40], Y[:40])
+    model.partial_fit(np.repeat(X[40:50], 2, axis=0), np.repeat(Y[40:50], 2))
+    twice.partial_fit(X[40:50], Y[40:50], sample_weight=np.full(10, 2.0))
+    np.testing.assert_allclose(model.predict(NEW), twice.predict(NEW), rtol=1e-6)
+
+
+def test_what_cannot_be_added_is_refused(tmp_path, both):
+    model = BayesianMLPRegressor(**SMALL | {"max_iter": 3}, noise="input").partial_fit(X, Y)
+    before = model.predict(NEW)
+    with pytest.raises(ValueError, match="features"):
+        model.partial_fit(X[:, :2], Y)
+    with pytest.raises(ValueError, match=r"y has shape \(70, 2\), and the estimator was fitted to 1 target"):
+        model.partial_fit(X, TWO)
+    with pytest.raises(
+        ValueError, match=r"y has shape \(70,\), and the estimator was fitted to 2 target\(s\) in columns"
+    ):
+        both.partial_fit(X, Y)
+    assert (model.predict(NEW) == before).all()
+    model.partial_fit(X[:5], Y[:5])
+    assert model.leave_one_out_.mean.shape == (75,)
+    model.save(tmp_path / "model")
+    with pytest.raises(ValueError, match="loaded from a file"):
+        BayesianMLPRegressor.load(tmp_path / "model").partial_fit(X, Y)
+
+
 # hard tables: a clear error or a right answer
 
 
