@@ -111,7 +111,9 @@ def mlp(x: np.ndarray, y: np.ndarray, new: np.ndarray, seed: int) -> Predicted:
     from sklearn.preprocessing import StandardScaler
 
     def network(penalty: float):
-        inner = MLPRegressor((50,), activation="tanh", solver="lbfgs", alpha=penalty, max_iter=1000, random_state=seed)
+        inner = MLPRegressor(
+            hidden_layer_sizes=(50,), activation="tanh", solver="lbfgs", alpha=penalty, max_iter=1000, random_state=seed
+        )
         return TransformedTargetRegressor(make_pipeline(StandardScaler(), inner), transformer=StandardScaler())
 
     return cross_validated([network(penalty) for penalty in (0.1, 1.0, 10.0)], x, y, new, seed)
