@@ -26,7 +26,7 @@ from lapwing.tabular.mixtures import Mixture
 from lapwing.tabular.networks import initial
 from lapwing.tabular.noise import InputNoise, learn
 from lapwing.tabular.posterior import Networks, Units, debiased_squares
-from lapwing.tabular.training import Data, Groups, Trained, joined, start, train
+from lapwing.tabular.training import Data, Groups, Trained, joined, reopened, start, train
 
 MOST_ROWS = 200_000  # all rows are used in every iteration
 MANY_ROWS = 6_000  # beyond it, training begins with
@@ -196,7 +196,7 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         data = joined(self._data, self._data_of(table, targets, weights, found.units, found.members, found.noise))
         groups = Groups.by_column(torch.from_numpy(self._encoding.columns), self._sizes)
         _check_size(len(data.inputs), self._sizes, len(data.targets))
-        state = replace(start(found.networks, groups), precision=found.precision, noise_precision=found.noise_precision)
+        state = reopened(start(found.networks, groups), found.precision, found.noise_precision)
         steps = min(self.max_iter, FURTHER_STEPS)
         trained = train(state, groups, data, max_iter=steps, tol=self.tol, report=reporter(self.verbose))
         self._networks = Networks.of(trained.state, groups, data, found.members, found.units, found.noise)

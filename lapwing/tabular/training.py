@@ -249,6 +249,18 @@ def start(networks: Layers, groups: Groups) -> State:
     )
 
 
+def reopened(state: State, precision: Tensor, noise_precision: Tensor) -> State:
+    """Half way, in logarithms, from the first precisions to those that some rows have led to.
+
+    Further rows can then bring back a column that the others had switched off, and doubt a noise that looked small.
+    """
+    return replace(
+        state,
+        precision=(state.precision * precision).sqrt(),
+        noise_precision=(state.noise_precision * noise_precision).sqrt(),
+    )
+
+
 def train(state: State, groups: Groups, data: Data, *, max_iter: int, tol: float, report: Report) -> Trained:
     """Until the mode is nearer than `tol` nats and the evidence changes by less, for each network by itself.
 
