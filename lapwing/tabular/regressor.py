@@ -138,7 +138,7 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
         """The log density of observed targets under the mixture: the targets' shape."""
         mixture = self._mixture(X)
-        values = np.asarray(y, dtype=float)
+        values = np.array(y, dtype=float)  # a copy: torch wants to be able to write
         expected = self._shaped(mixture.mean).shape
         if values.shape != expected:
             raise ValueError(f"y has shape {values.shape}, but the predictions for X have shape {expected}")

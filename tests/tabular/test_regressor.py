@@ -209,6 +209,7 @@ def test_frames_with_names_categories_and_gaps():
     asked = frame.iloc[[0, 0]].assign(kind=["c", "a"])
     high, low = model.predict(asked)
     assert 20 < high - low < 40
+    assert model.log_predictive_density(frame, pd.Series(y)).shape == (70,)  # whose array cannot be written to
     with pytest.raises(ValueError, match="categorical columns and got ndarray"):
         model.predict(frame.to_numpy())
     with pytest.raises(ValueError, match="feature names"):
