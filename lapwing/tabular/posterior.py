@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lapwing.tabular.curvature import Conditioned, curvature
+from lapwing.tabular.curvature import Conditioned
 from lapwing.tabular.mixtures import Mixture
 from lapwing.tabular.networks import Layers, linearised
 from lapwing.tabular.noise import InputNoise
-from lapwing.tabular.training import Data, Groups, State, log_evidence
+from lapwing.tabular.training import Data, Groups, Local, State, log_evidence
 
 BLOCK_ROWS = 4096  # predicted at once
 LEAST_KEPT = 0.05  # of a residual that its own row has pulled to zero
@@ -58,9 +58,9 @@ class Networks:
         state: State, groups: Groups, data: Data, members: int, units: Units, noise: InputNoise | None = None
     ) -> Networks:
         """At the end of training."""
-        values, jacobian = linearised(state.networks, data.inputs)
-        known = curvature(data.rows(jacobian)).at(state.variances(groups))
-        evidence = log_evidence(state, groups, data, known, data.residuals(values))
+        here = Local.of(state.networks, data)
+        known = here.curved.at(state.variances(groups))
+        evidence = log_evidence(state, groups, data, known, here.values)
         scale = units.scale.repeat_interleave(members)
         return Networks(
             members, state.networks, state.precision, state.noise_precision, known,

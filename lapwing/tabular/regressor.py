@@ -71,6 +71,11 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     `noise="input"` lets the variance of the noise depend on the inputs: networks of its logarithm are trained on what
     the others leave, in two turns, and are regularised by an evidence of their own. It takes about three times as long.
 
+    `log_evidence_` is that of the training rows in the targets' units, the mean over the members (`log_evidences_`),
+    and does not count that networks with permuted units are the same. `leave_one_out_` predicts each training row from
+    the others at the fitted precisions and linearisations, without refitting, so that it is on the hopeful side.
+    `noise_std_` is that of the noise, `n_iter_` the most iterations of a network.
+
     `random_state=None` takes fresh starts every time, without touching numpy's global state.
 
     >>> from sklearn.datasets import load_diabetes
@@ -282,6 +287,8 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         """The networks trained further in turns with networks of their noise."""
         report = reporter(self.verbose)
         for _ in range(NOISE_ROUNDS):
+            if trained.interrupted:
+                break
             squares = debiased_squares(self._networks, data)
             noise = learn(squares, initial(sizes, self._generators(data)), groups, data, report)
             each = noise.variance(data.inputs).repeat_interleave(self.members, dim=0)

@@ -32,7 +32,11 @@ DAMPING = (1e-12, 1e12)  # beyond, a step is a Gauss-Newton step, or none
 @final
 @dataclass(frozen=True, eq=False)
 class Data:
-    """What the networks are fitted to, each to its own targets."""
+    """What the networks are fitted to, each to its own targets, with Gaussian noise.
+
+    Training knows of the likelihood what is asked here: `rows` and `residuals`, with RᵀR its Gauss-Newton matrix and
+    Rᵀr minus its gradient in the weights, `misfit` (all three but for a factor β), its log density, and how β is tuned.
+    """
 
     inputs: Tensor  # (n, d), standardised
     targets: Tensor  # (b, n, c), standardised
@@ -68,6 +72,21 @@ class Data:
     def rows(self, jacobian: Jacobian) -> Jacobian:
         """Derivatives of outputs, each times its root."""
         return jacobian.scaled(self.root.repeat_interleave(self.targets.shape[2], dim=1))
+
+    def misfit(self, values: Tensor) -> Tensor:  # (b,)
+        """½ Σ w (y − f)²."""
+        return 0.5 * self.residuals(values).square().sum(1)
+
+    def log_likelihood(self, values: Tensor, noise_precision: Tensor) -> Tensor:  # (b,)
+        """Of all targets."""
+        relative = self.targets.shape[2] * (self.noise_variance.log() @ self.weights)
+        constant = self.count * (noise_precision / (2 * torch.pi)).log() - relative
+        return 0.5 * constant - noise_precision * self.misfit(values)
+
+    def tuned_noise(self, values: Tensor, determined: Tensor) -> Tensor:  # (b,)
+        """(N − γ) / Σ w (y − f)²."""
+        left = (self.count - determined).clamp_min(1e-3 * self.count)
+        return (left / (2 * self.misfit(values)).clamp_min(1e-30)).clamp_max(LARGEST_NOISE_PRECISION)
 
 
 def joined(first: Data, second: Data) -> Data:
@@ -154,54 +173,65 @@ class State:
         return groups.spread(self.noise_precision[:, None] / self.precision)
 
 
-def log_evidence(state: State, groups: Groups, data: Data, known: Conditioned, residuals: Tensor) -> Tensor:  # (b,)
+@final
+@dataclass(frozen=True, eq=False)
+class Local:
+    """The linear model of the networks where they are."""
+
+    values: Tensor  # (b, n, c), outputs
+    residuals: Tensor  # (b, rows), r
+    rows: Jacobian  # R
+    curved: Curvature
+
+    @staticmethod
+    def of(networks: Layers, data: Data) -> Local:
+        """One pass over the data."""
+        values, jacobian = linearised(networks, data.inputs)
+        rows = data.rows(jacobian)
+        return Local(values, data.residuals(values), rows, curvature(rows))
+
+    def gradient(self, networks: Layers, variances: Variances) -> Layers:
+        """Of the loss, in units of the noise variance."""
+        pull = Layers(tuple(w / v[:, None, :] for w, v in zip(networks.of, variances, strict=True)))
+        return pull - self.rows.transposed(self.residuals)
+
+    def misfit_after(self, step: Layers) -> Tensor:  # (b,)
+        """By how much the linear model's misfit changes from these weights to those less a step."""
+        return 0.5 * (self.residuals + self.rows.times(step)).square().sum(1) - 0.5 * self.residuals.square().sum(1)
+
+
+def log_evidence(state: State, groups: Groups, data: Data, known: Conditioned, values: Tensor) -> Tensor:  # (b,)
     """log p(y) of the linearised networks, were their weights at the mode: fit, penalty and determinants."""
-    beta = state.noise_precision
-    precisions = groups.spread(state.precision)
-    penalty = sum((v[:, None, :] * w.square()).sum((1, 2)) for v, w in zip(precisions, state.networks.of, strict=True))
-    noise = (
-        data.targets.shape[2] * (data.noise_variance.log() @ data.weights) - data.count * (beta / (2 * torch.pi)).log()
-    )
-    fit = beta * residuals.square().sum(1) + noise
-    return -0.5 * (fit + penalty + known.log_determinant())
+    penalty = state.noise_precision * _penalty(state.networks, state.variances(groups))
+    return data.log_likelihood(values, state.noise_precision) - penalty - 0.5 * known.log_determinant()
 
 
-def updated(state: State, groups: Groups, data: Data, known: Conditioned, residuals: Tensor) -> State:
+def updated(state: State, groups: Groups, data: Data, known: Conditioned, values: Tensor) -> State:
     """MacKay's re-estimate of all precisions."""
     determined = groups.summed(known.determined()).clamp_min(1e-10)
     squares = groups.summed(tuple(layer.square().sum(1) for layer in state.networks.of)).clamp_min(1e-30)
     precision = (determined / squares).clamp_max(LARGEST_PRECISION).maximum(groups.least)
-    left = (data.count - determined.sum(1)).clamp_min(1e-3 * data.count)
-    noise = left / residuals.square().sum(1).clamp_min(1e-30)
-    return replace(state, precision=precision, noise_precision=noise.clamp_max(LARGEST_NOISE_PRECISION))
+    return replace(state, precision=precision, noise_precision=data.tuned_noise(values, determined.sum(1)))
 
 
-def _gradient(state: State, variances: Variances, rows: Jacobian, residuals: Tensor) -> Layers:
-    """Of the loss, in units of the noise variance."""
-    pull = Layers(tuple(w / v[:, None, :] for w, v in zip(state.networks.of, variances, strict=True)))
-    return pull - rows.transposed(residuals)
-
-
-def decrement(state: State, known: Conditioned, rows: Jacobian, residuals: Tensor) -> Tensor:  # (b,)
+def decrement(state: State, known: Conditioned, here: Local) -> Tensor:  # (b,)
     """By how many nats the loss of the linear model would fall to its minimum: ½ gᵀ H⁻¹ g."""
-    gradient = _gradient(state, known.variances, rows, residuals)
+    gradient = here.gradient(state.networks, known.variances)
     return 0.5 * state.noise_precision * (gradient * known.solve(gradient)).total()
 
 
-def stepped(
-    state: State, groups: Groups, data: Data, rows: Jacobian, curved: Curvature, residuals: Tensor
-) -> State:  # fmt: skip
+def stepped(state: State, groups: Groups, data: Data, here: Local) -> State:
     """A damped Gauss-Newton step of every network whose loss falls by it.
 
     The damping follows how much of the promised fall there was.
     """
     variances = state.variances(groups)
-    gradient = _gradient(state, variances, rows, residuals)
-    step = curved.at(tuple(v / (1 + state.damping)[:, None] for v in variances)).solve(gradient)
+    damped = tuple(v / (1 + state.damping)[:, None] for v in variances)
+    step = here.curved.at(damped).solve(here.gradient(state.networks, variances))
     trial = state.networks - step
-    before = _loss(state.networks, variances, residuals)
-    promised = before - _loss(trial, variances, residuals + rows.times(step))
-    fallen = before - _loss(trial, variances, data.residuals(outputs(trial, data.inputs)))
+    lighter = _penalty(state.networks, variances) - _penalty(trial, variances)
+    promised = lighter - here.misfit_after(step)
+    fallen = lighter + data.misfit(here.values) - data.misfit(outputs(trial, data.inputs))
     better = (fallen > 0).nonzero()[:, 0]
     damping = (state.damping * _factor(fallen / promised.clamp_min(1e-300))).clamp(*DAMPING)
     return replace(state, networks=state.networks.replaced(better, trial[better]), damping=damping)
@@ -216,10 +246,10 @@ def _factor(kept: Tensor) -> Tensor:  # (b,)
     return factor
 
 
-def _loss(networks: Layers, variances: Variances, residuals: Tensor) -> Tensor:  # (b,)
-    """In units of the noise variance."""
-    penalty = sum((w.square() / v[:, None, :]).sum((1, 2)) for w, v in zip(networks.of, variances, strict=True))
-    return 0.5 * (residuals.square().sum(1) + penalty)
+def _penalty(networks: Layers, variances: Variances) -> Tensor:  # (b,)
+    """½ Σ α_g ‖θ_g‖², in units of the noise variance."""
+    parts = [(w.square() / v[:, None, :]).sum((1, 2)) for w, v in zip(networks.of, variances, strict=True)]
+    return 0.5 * torch.stack(parts).sum(0)
 
 
 @final
@@ -288,17 +318,14 @@ def train(state: State, groups: Groups, data: Data, *, max_iter: int, tol: float
 
 def _iteration(state: State, groups: Groups, data: Data, *, look: bool) -> tuple[State, Tensor]:
     """New precisions, where they are looked at, then a step; and what is left to gain in nats, if it is known, (b,)."""
-    values, jacobian = linearised(state.networks, data.inputs)
-    rows = data.rows(jacobian)
-    curved = curvature(rows)
-    residuals = data.residuals(values)
+    here = Local.of(state.networks, data)
     left = torch.full_like(state.damping, torch.inf)
     if look:
-        known = curved.at(state.variances(groups))
-        evidence = log_evidence(state, groups, data, known, residuals)
-        left = (evidence - state.log_evidence).abs() + decrement(state, known, rows, residuals)
-        state = updated(replace(state, log_evidence=evidence), groups, data, known, residuals)
-    return stepped(state, groups, data, rows, curved, residuals), left
+        known = here.curved.at(state.variances(groups))
+        evidence = log_evidence(state, groups, data, known, here.values)
+        left = (evidence - state.log_evidence).abs() + decrement(state, known, here)
+        state = updated(replace(state, log_evidence=evidence), groups, data, known, here.values)
+    return stepped(state, groups, data, here), left
 
 
 def _trained(state: State, iterations: Tensor, active: Tensor, *, interrupted: bool) -> Trained:

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from lapwing.tabular import training
-from lapwing.tabular.curvature import curvature
-from lapwing.tabular.networks import initial, linearised
-from lapwing.tabular.training import Data, Groups, log_evidence, start, stepped, train, updated
+from lapwing.tabular.networks import initial
+from lapwing.tabular.training import Data, Groups, Local, log_evidence, start, stepped, train, updated
 from tests.tabular import reference
 from tests.tabular.problems import FEW, MANY, MEMBERS, problem
 
@@ -18,10 +17,8 @@ def quiet(phase: str) -> None:
 
 
 def parts(case):
-    values, jacobian = linearised(case.state.networks, case.data.inputs)
-    rows = case.data.rows(jacobian)
-    curved = curvature(rows)
-    return rows, curved, curved.at(case.state.variances(case.groups)), case.data.residuals(values)
+    here = Local.of(case.state.networks, case.data)
+    return here, here.curved.at(case.state.variances(case.groups))
 
 
 def evidence_of(case, member, log_precision, log_noise):
@@ -39,8 +36,8 @@ def evidence_of(case, member, log_precision, log_noise):
 @pytest.mark.parametrize("n", [FEW, MANY])
 def test_the_evidence_is_that_of_the_dense_formula(n):
     case = problem(n)
-    _, _, known, residuals = parts(case)
-    found = log_evidence(case.state, case.groups, case.data, known, residuals)
+    here, known = parts(case)
+    found = log_evidence(case.state, case.groups, case.data, known, here.values)
     for member in range(MEMBERS):
         torch.testing.assert_close(found[member], reference.log_evidence(*case.at(member)), rtol=1e-10, atol=0)
 
@@ -49,9 +46,9 @@ def test_the_evidence_is_that_of_the_dense_formula(n):
 def test_the_update_goes_where_the_evidence_has_no_slope(n):
     """The slope of the evidence in log α_g is ½ (γ_g − α_g ‖w_g‖²): with γ held, the update is its zero."""
     case = problem(n)
-    _, _, known, residuals = parts(case)
+    here, known = parts(case)
     gamma = case.groups.summed(known.determined())
-    new = updated(case.state, case.groups, case.data, known, residuals)
+    new = updated(case.state, case.groups, case.data, known, here.values)
     for member in range(MEMBERS):
         log_precision = case.state.precision[member].log().requires_grad_()
         log_noise = case.state.noise_precision[member].log().requires_grad_()
@@ -105,10 +102,10 @@ def test_the_loss_never_rises_at_fixed_precisions():
     case = problem(MANY)
     losses = []
     for _ in range(25):
-        rows, curved, _, residuals = parts(case)
-        losses.append(training._loss(case.state.networks, case.state.variances(case.groups), residuals))
-        state = stepped(case.state, case.groups, case.data, rows, curved, residuals)
-        case = replace(case, state=state)
+        here, _ = parts(case)
+        penalty = training._penalty(case.state.networks, case.state.variances(case.groups))
+        losses.append(case.data.misfit(here.values) + penalty)
+        case = replace(case, state=stepped(case.state, case.groups, case.data, here))
     assert (torch.stack(losses).diff(dim=0) <= 0).all()
     assert (losses[-1] < losses[0]).all()
 
