@@ -65,6 +65,11 @@ class Rows:
             total += float(self.left_out.diagonal(dim1=1, dim2=2).sum())
         return max(total / max(1, self.offset.numel()), 1e-300)
 
+    def without(self, columns: int) -> Rows:
+        """The same with so many free columns of zeros: weights whose prior has no width."""
+        n, k, _ = self.free.shape
+        return replace(self, free=self.free.new_zeros(n, k, columns), left_out=None)
+
     def columns(self, log_precision: float) -> Tensor:  # (n, k, q + p)
         """All columns in units of the free ones."""
         if not self.fixed.shape[2]:
