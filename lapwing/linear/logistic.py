@@ -106,6 +106,7 @@ class BayesianLogisticRegression(ClassifierMixin, BaseEstimator):
 
     def decision_function(self, X: Any) -> np.ndarray:
         """The logits of `predict_proba`: the mean ones, drawn towards zero where they are uncertain."""
+        check_is_fitted(self)
         if self.curvature_ == "expected":
             return self._averaged(X)
         mean, variance = self._logits(X, True)

@@ -71,6 +71,11 @@ class Rows:
         """log α below which outputs are so wide that points no longer tell one width from another."""
         return log(self.prior_variance / WIDEST[self.offset.shape[1] == 1] ** 2)
 
+    def without(self, columns: int) -> Rows:
+        """The same with so many free columns of zeros: weights whose prior has no width."""
+        n, k, _ = self.free.shape
+        return replace(self, free=self.free.new_zeros(n, k, columns), left_out=None)
+
     def columns(self, log_precision: float) -> Tensor:  # (n, k, q + p)
         """All columns in units of the free ones."""
         if not self.fixed.shape[2]:

@@ -247,12 +247,17 @@ class Variational(Fit):
         return self.search.spectrum(self.ascent)
 
     def optimum(self) -> tuple[Variational, Optimum]:
-        """The fit at the precision where the bound is largest."""
-        found = self.search.maximum()
+        """The fit at the precision where the bound is largest: infinity where it is largest without these weights."""
+        search, found = self.search, self.search.maximum()
         precision = self.prior.precision.clone()
-        precision[self.search.group] = torch.tensor(found.at.log_precision, dtype=torch.float64).exp()
+        precision[search.group] = torch.tensor(found.at.log_precision, dtype=torch.float64).exp()
+        without = bound.at_precision(search.rows.without(1), 0.0, search.tol, search.max_steps)
+        if without.at.bound >= found.at.bound - search.tol:
+            search = replace(search, rows=search.rows.without(search.rows.free.shape[2]))
+            found = bound.at_precision(search.rows, 0.0, search.tol, search.max_steps)
+            precision[search.group] = torch.inf
         at = Precisions(precision, torch.ones(1, dtype=torch.float64))
-        fit = replace(self, prior=replace(self.prior, precision=precision), known=found)
+        fit = replace(self, search=search, prior=replace(self.prior, precision=precision), known=found)
         return fit, Optimum(at, found.steps, found.converged, (found.at.bound,))
 
     def at(
