@@ -56,8 +56,8 @@ class BayesianLogisticRegression(ClassifierMixin, BaseEstimator):
     Probabilities are averaged over the posterior: by quadrature, for several classes over many draws; for Laplace's by
     MacKay's probit approximation, logits divided by √(1 + π/8 · variance). `logits` has the mean logits themselves.
 
-    Fits of up to 1,500 weights, or as many rows times classes, are dense. Larger ones use matrix products only: they are
-    Laplace's approximation, `curvature_` says so, and take variances from 32 draws; `log_evidence_` and
+    Fits of up to 1,500 weights, or as many rows times classes, are dense. Larger ones use matrix products only: they
+    are Laplace's approximation, `curvature_` says so, and take variances from 32 draws; `log_evidence_` and
     `effective_dimension_` then carry standard errors. A `lambda_` of infinity says that the data are likelier without
     the features. `tol` bounds what one more step would gain, in nats; None is as much as round-off allows for the mode
     and for two classes, and 1e-4 for more, whose averages are over points. `n_iter_` counts the steps of the search.

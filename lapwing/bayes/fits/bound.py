@@ -8,8 +8,8 @@ Where it is largest B is the curvature of −log p averaged over q, and Am = Φ�
 A step goes some way from B to that average and takes a Newton step with it: a natural gradient. Steps are mixed as
 Anderson (1965) does, and no step is kept that lowers the bound.
 
-Weights are whitened: θ = scale · α^−½ · z with z standard normal, so that f = offset + α^−½ Fz. B is kept as W = B/α. At
-fixed z and W the precision α scales mean and width of the outputs together and leaves the rest of the bound alone:
+Weights are whitened: θ = scale · α^−½ · z with z standard normal, so that f = offset + α^−½ Fz. B is kept as W = B/α.
+At fixed z and W the precision α scales mean and width of the outputs together and leaves the rest of the bound alone:
 that is how it is tuned, within the same loop, without a new factorisation.
 """
 
@@ -166,8 +166,15 @@ class Search:
             "the likelihood has no finite average under so wide a prior: use a larger prior precision"
         )
 
-    def at(self, log_precision: float, mean: Tensor, curvature: Tensor, towards: float = 0.0, residual: Tensor | None = None) -> Approximation | None:
-        """The Gaussian with this W, its mean as given or a Newton step of some length from there; None where it is none."""
+    def at(
+        self,
+        log_precision: float,
+        mean: Tensor,
+        curvature: Tensor,
+        towards: float = 0.0,
+        residual: Tensor | None = None,
+    ) -> Approximation | None:
+        """The Gaussian with this W, its mean as given or a Newton step from there; None where there is none."""
         self.evaluations += 1
         columns = self.rows.columns(log_precision)
         flat = columns.reshape(-1, columns.shape[2])
@@ -217,7 +224,8 @@ class Search:
         moving = rows.free @ at.mean[:free]
         slope = 0.5 * float((curvature * at.shared).sum() - (gradient * moving).sum())
         return replace(
-            at, log_precision=log_precision, averages=Averages(total, gradient, curvature), residual=residual, slope=slope
+            at, log_precision=log_precision, averages=Averages(total, gradient, curvature), residual=residual,
+            slope=slope,
         )  # fmt: skip
 
     def moved(self, at: Approximation, log_precision: float) -> Approximation | None:
@@ -325,6 +333,9 @@ def from_near(rows: Rows, near: Ascent, log_precision: float, tol: float, max_st
     search = Search(rows, tol, max_steps)
     at = near.at
     change = exp(at.log_precision - log_precision)
-    starts = [search.at(log_precision, at.mean, at.curvature), search.at(log_precision, at.mean / change**0.5, at.curvature * change)]
+    starts = [
+        search.at(log_precision, at.mean, at.curvature),
+        search.at(log_precision, at.mean / change**0.5, at.curvature * change),
+    ]
     known = [one for one in starts if one is not None] or [search.start(log_precision)]
     return search.ascend(max(known, key=lambda one: one.bound), tune=False)

@@ -51,7 +51,7 @@ def reduced(columns: Tensor, k: int) -> Reduced:  # (n · k, d)
 
 
 def pivoted(gram: Tensor, most: int, left: float) -> tuple[Tensor, Tensor]:  # (n, n) -> (q,), (n, q)
-    """Rows whose span holds nearly all of a Gram matrix, the longest remainder first, and its Cholesky factor by them."""
+    """Rows whose span holds nearly all of a Gram matrix, the longest remainder first, and its factor by them."""
     n = len(gram)
     remainder = gram.diagonal().clone()
     enough = left * float(remainder.sum())

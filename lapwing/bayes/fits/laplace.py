@@ -19,7 +19,7 @@ from torch import Tensor
 
 from lapwing.bayes.evidence import Moments, Precisions, Problem, grouped
 from lapwing.bayes.fits import newton, spans
-from lapwing.bayes.fits.interface import Fit, LeastSquares, Packed, Preconditioning, carried, in_units_of, nothing_known
+from lapwing.bayes.fits.interface import Fit, Packed, Preconditioning, carried, in_units_of, nothing_known
 from lapwing.bayes.fits.loss import Loss
 from lapwing.bayes.fits.newton import AS_NEEDED, Mode, NewtonSteps
 from lapwing.bayes.fits.spans import Span

@@ -107,6 +107,10 @@ class BoundSearch:
             return bound.at_precision(self.rows, log(precision), self.tol, self.max_steps)
         return bound.from_near(self.rows, near, log(precision), self.tol, self.max_steps)
 
+    def bound_without(self) -> float:
+        """The bound where the free weights are zero."""
+        return bound.at_precision(self.rows.without(1), 0.0, self.tol, self.max_steps).at.bound
+
     def weights(self, at: Ascent) -> Tensor:  # (d,)
         """The mean of the weights."""
         own, coordinates = self.prior.group_of == self.group, at.at.mean
@@ -251,8 +255,7 @@ class Variational(Fit):
         search, found = self.search, self.search.maximum()
         precision = self.prior.precision.clone()
         precision[search.group] = torch.tensor(found.at.log_precision, dtype=torch.float64).exp()
-        without = bound.at_precision(search.rows.without(1), 0.0, search.tol, search.max_steps)
-        if without.at.bound >= found.at.bound - search.tol:
+        if search.model.point is None and search.bound_without() >= found.at.bound - search.tol:
             search = replace(search, rows=search.rows.without(search.rows.free.shape[2]))
             found = bound.at_precision(search.rows, 0.0, search.tol, search.max_steps)
             precision[search.group] = torch.inf
@@ -299,10 +302,8 @@ class Variational(Fit):
     def in_multiples(self, curvature: Problem, prior: DiagonalPrior, noise_precision: Tensor) -> Problem:
         def moments(at: Precisions) -> Moments:
             found = self.moments(Precisions(prior.precision * at.prior, noise_precision * at.noise))
-            return replace(
-                found, weights=in_units_of(replace(prior, precision=prior.precision * at.prior), found.weights) / at.prior,
-                determined=found.leverage,
-            )  # fmt: skip
+            there = replace(prior, precision=prior.precision * at.prior)
+            return replace(found, weights=in_units_of(there, found.weights) / at.prior, determined=found.leverage)
 
         return replace(curvature, moments=moments, one_by_one=True, points=POINTS, lowest_ratio=0.0)
 
@@ -335,8 +336,9 @@ class Variational(Fit):
         """The columns in their coordinates, with labels and weights: all that another precision needs."""
         search, found = self.search, self.ascent.at
         model, columns = search.model, search.columns
+        fixed = search.prior.group_of[search.prior.group_of != search.group]
         tensors = {
-            "design": columns.design, "fixed": search.rows.fixed * search.prior.precision.sqrt()[search.prior.group_of[search.prior.group_of != search.group]],
+            "design": columns.design, "fixed": search.rows.fixed * search.prior.precision.sqrt()[fixed],
             "targets": model.targets, "counts": model.weights, "mean": found.mean, "curvature": found.curvature,
         }  # fmt: skip
         if columns.basis is not None:
@@ -366,14 +368,16 @@ class Variational(Fit):
             _averages(model),
         )  # fmt: skip
         search = BoundSearch(model, prior, group, columns, rows)
-        found = bound.Search(rows, search.tol, 1).at(log(float(prior.precision[group])), tensors["mean"], tensors["curvature"])
+        found = bound.Search(rows, search.tol, 1).at(
+            log(float(prior.precision[group])), tensors["mean"], tensors["curvature"]
+        )
         if found is None:
             raise ValueError("the file holds a curvature that no posterior has")
         return Variational(search, prior, None, Ascent(found, plain["steps"], 0, True))
 
 
 def contrasted(model: LinearModel, scale: Tensor) -> Tensor:  # (n, k, d)
-    """Features in units of the prior's scale, as contrasts of the outputs of each datum; every output where it is alone."""
+    """Features in units of the prior's scale, as contrasts of the outputs of each datum, or of each by itself."""
     rows = _stored(model).dense().double() * scale
     if _alone(model):
         return rows[:, None]
