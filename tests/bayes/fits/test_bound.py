@@ -43,7 +43,7 @@ class TestGaussianNoise:
         noise = weights / 0.36
         covariance = torch.linalg.inv(PRECISION * torch.eye(d).double() + X.mT @ (noise[:, None] * X))
         torch.testing.assert_close(search.weights(found), covariance @ X.mT @ (noise * y), rtol=1e-8, atol=1e-10)
-        density = -0.5 * weights * (2 * torch.pi * torch.tensor(0.36).double()).log()
+        density = -0.5 * weights * log(2 * torch.pi * 0.36)
         fit = y - X @ search.weights(found)
         evidence = density.sum() - 0.5 * noise @ fit.square() - 0.5 * PRECISION * search.weights(found).square().sum()
         evidence = evidence + 0.5 * (torch.logdet(covariance) + d * log(PRECISION))
@@ -62,7 +62,10 @@ class TestGaussianNoise:
 
 
 class TestOneOptimum:
-    """At a fixed prior the bound is concave enough that searches end at one Gaussian, wherever they start."""
+    """At a fixed prior searches end at one Gaussian, wherever they start: to 1e-6 of a posterior standard deviation.
+
+    A gap of 1e-13 nats bounds the Newton step by √2 · 3e-7 of those, and the step of B by 2 · 3e-7 of their squares.
+    """
 
     @pytest.mark.parametrize(("n", "d"), [(19, 4), (7, 11)], ids=["more data", "more weights"])
     @pytest.mark.parametrize("kind", KINDS)
@@ -82,7 +85,7 @@ class TestOneOptimum:
             assert found.converged
             assert found.at.bound == pytest.approx(first.at.bound, abs=1e-9)
             torch.testing.assert_close(found.at.mean, first.at.mean, rtol=0, atol=1e-6)
-            torch.testing.assert_close(found.at.curvature, first.at.curvature, rtol=0, atol=1e-6)
+            assert float(((found.at.curvature - first.at.curvature) @ first.at.variances).abs().max()) < 1e-6
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_no_step_lowers_the_bound(self, kind):
@@ -150,9 +153,10 @@ class TestStationarity:
         f, V = (part.requires_grad_() for part in outputs(of, mean, covariance))
         gradient, slope = torch.autograd.grad(of.weights @ average(of, f, V, 801), (f, V))
         D = of.differences
-        torch.testing.assert_close(precision * mean, torch.einsum("nkd,nk->d", D, gradient), rtol=0, atol=1e-6)
-        torch.testing.assert_close(search.curvature(found), -(slope + slope.mT), rtol=0, atol=1e-6)
+        left = precision * mean - torch.einsum("nkd,nk->d", D, gradient)
+        assert float(left @ covariance @ left) < 2 * TIGHT
         B = search.curvature(found)
+        assert float(((B + slope + slope.mT) @ V.detach()).abs().max()) < 2 * TIGHT**0.5  # what a gap of that leaves
         inverse = torch.diag(precision) + torch.einsum("nad,nab,nbe->de", D, B, D)
         torch.testing.assert_close(covariance @ inverse, torch.eye(4).double(), rtol=0, atol=1e-10)
         assert found.at.bound == pytest.approx(float(bound(of, precision, mean, covariance)), abs=1e-9)
