@@ -224,3 +224,22 @@ class TestPrecision:
         assert there[1].slope == pytest.approx((there[2].bound - there[0].bound) / (2 * h), abs=1e-7)
         moved = search.averaged(there[1], h)
         assert moved.bound == pytest.approx(there[2].bound, abs=1e-12)
+
+    @pytest.mark.parametrize(("n", "d", "seed", "inside"), [(8, 10, 133, True), (12, 3, 234, False), (6, 10, 208, False)])
+    def test_of_two_maxima_the_better_is_found(self, n, d, seed, inside):
+        """Labels follow the smallest feature: either that is worth its prior, or the best is to believe in nothing.
+
+        Then the bound is n log ½ at an infinite precision, which a search approaches.
+        """
+        X = normal(n, d, seed=seed) * torch.logspace(-2, 1, d, dtype=torch.float64)
+        model = lw.LinearModel(X, (X[:, 0] > 0).double(), lw.Bernoulli())
+        search = BoundSearch.of(model, lw.Isotropic().on(model.features, model.weights), 0, NewtonSteps(tol=1e-8))
+        scan = torch.tensor([search.at(exp(at), None).at.bound for at in range(-8, 15)], dtype=torch.float64)
+        rising = scan.diff() > 0
+        assert bool((rising[:-1] & ~rising[1:]).any())  # a maximum inside,
+        assert bool(rising[-1])  # and one at infinity
+        found = search.maximum().at
+        assert found.bound > float(scan.max())
+        assert (found.log_precision < 5) == inside
+        if not inside:
+            assert found.bound == pytest.approx(n * log(0.5), abs=1e-3)
