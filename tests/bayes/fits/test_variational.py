@@ -11,6 +11,7 @@ from torch import Tensor
 import lapwing as lw
 from lapwing.bayes.fits.newton import NewtonSteps
 from lapwing.bayes.likelihoods import HeteroscedasticGaussian, likelihood
+from lapwing.bayes.priors import Prior
 from tests.bayes.fits.labelled import LIKELIHOODS, Labelled, bound, labelled, normal
 from tests.properties import check_covariance
 
@@ -20,7 +21,7 @@ KINDS = list(LIKELIHOODS)
 SHAPES = pytest.mark.parametrize(("n", "d"), [(19, 4), (7, 11)], ids=["more data", "more weights"])
 
 
-def inferred(of: Labelled, prior: lw.Prior | None = None, **given) -> lw.Posterior:
+def inferred(of: Labelled, prior: Prior | None = None, **given) -> lw.Posterior:
     return lw.infer(of.model, prior=prior or lw.Isotropic(PRECISION), **{"method": TIGHT, **given})
 
 
@@ -119,7 +120,7 @@ class TestAgainstDenseFormulas:
         def loss(x: np.ndarray) -> tuple[float, np.ndarray]:
             at = torch.from_numpy(x).requires_grad_()
             value = -bound(of, *unpacked(at))
-            return float(value), torch.autograd.grad(value, at)[0].numpy()
+            return float(value.detach()), torch.autograd.grad(value, at)[0].numpy()
 
         found = minimize(loss, np.zeros(10), jac=True, method="BFGS", options={"gtol": 1e-8})
         precision, mean, covariance = unpacked(torch.from_numpy(found.x))
@@ -162,7 +163,7 @@ class TestPrecisions:
         curve = posterior.curve
         for place in (0, len(curve.precision) // 2):
             there = posterior.at(precision=float(curve.precision[place]))
-            assert float(curve.values[place]) == pytest.approx(float(there.log_evidence.value), abs=1e-6)
+            assert float(curve.log_evidence[place]) == pytest.approx(float(there.log_evidence.value), abs=1e-6)
 
 
 class TestOtherData:
