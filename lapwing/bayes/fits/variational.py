@@ -347,7 +347,11 @@ class Variational(Fit):
             tensors["left_out"] = search.rows.left_out
         if model.offset is not None:
             tensors["offset"] = model.offset
-        return {"kind": self.kind, "group": search.group, "steps": self.ascent.steps}, tensors
+        plain = {
+            "kind": self.kind, "group": search.group, "steps": self.ascent.steps, "converged": self.ascent.converged,
+            "tol": search.steps.tol, "max_steps": search.steps.max_steps,
+        }  # fmt: skip
+        return plain, tensors
 
     @staticmethod
     def unpack(plain: dict[str, Any], tensors: dict[str, Tensor], context: Any) -> Variational:
@@ -367,13 +371,14 @@ class Variational(Fit):
             columns.design.reshape(n, k, -1), tensors["fixed"] * units, left, _offset(model, (n, k)), _weights(model),
             _averages(model),
         )  # fmt: skip
-        search = BoundSearch(model, prior, group, columns, rows)
+        steps = NewtonSteps(plain.get("tol"), plain.get("max_steps"))
+        search = BoundSearch(model, prior, group, columns, rows, steps)
         found = bound.Search(rows, search.tol, 1).at(
             log(float(prior.precision[group])), tensors["mean"], tensors["curvature"]
         )
         if found is None:
             raise ValueError("the file holds a curvature that no posterior has")
-        return Variational(search, prior, None, Ascent(found, plain["steps"], 0, True))
+        return Variational(search, prior, None, Ascent(found, plain["steps"], 0, plain.get("converged", True)))
 
 
 def contrasted(model: LinearModel, scale: Tensor) -> Tensor:  # (n, k, d)

@@ -1,0 +1,258 @@
+"""Gaussian variational inference through `infer`: what a posterior says equals dense formulas, fresh fits and files."""
+
+from math import exp, log
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+from torch import Tensor
+
+import lapwing as lw
+from lapwing.bayes.fits.newton import NewtonSteps
+from lapwing.bayes.likelihoods import HeteroscedasticGaussian, likelihood
+from lapwing.bayes.priors import Prior
+from tests.bayes.fits.labelled import LIKELIHOODS, Labelled, bound, labelled, normal
+from tests.properties import check_covariance
+
+PRECISION = 0.7
+TIGHT = lw.Exact(newton=NewtonSteps(tol=1e-13))
+KINDS = list(LIKELIHOODS)
+SHAPES = pytest.mark.parametrize(("n", "d"), [(19, 4), (7, 11)], ids=["more data", "more weights"])
+
+
+def inferred(of: Labelled, prior: Prior | None = None, **given) -> lw.Posterior:
+    return lw.infer(of.model, prior=prior or lw.Isotropic(PRECISION), **{"method": TIGHT, **given})
+
+
+def same(one: lw.Posterior, other: lw.Posterior, std: float = 1e-5) -> None:
+    """Means within some of a posterior standard deviation, covariances within as much, one bound."""
+    root = torch.linalg.cholesky(other.covariance)
+    away = torch.linalg.solve_triangular(root, (one.mean - other.mean)[:, None], upper=False)
+    assert float(away.abs().max()) < std
+    half = torch.linalg.solve_triangular(root, one.covariance, upper=False)
+    turned = torch.linalg.solve_triangular(root, half.mT, upper=False)
+    assert float((turned - torch.eye(len(turned)).double()).abs().max()) < std
+    assert float(one.log_evidence.value) == pytest.approx(float(other.log_evidence.value), abs=1e-9)
+
+
+class TestQuadraticLogarithms:
+    """A density of one's own that is Gaussian: the exact posterior and its evidence."""
+
+    def test_of_one_output(self):
+        X, y = normal(13, 4, seed=0), normal(13, seed=1)
+        own = likelihood(lambda f, y: -0.5 * (f - y) ** 2 / 0.36 - 0.5 * log(2 * torch.pi * 0.36))
+        found, exact = (
+            lw.infer(lw.LinearModel(X, y, of), prior=lw.Isotropic(PRECISION), method=TIGHT)
+            for of in (own, lw.Gaussian(0.6))
+        )
+        assert found.diagnostics.curvature == "expected over the posterior"
+        assert float(found.log_evidence.value) == pytest.approx(float(exact.log_evidence.value), abs=1e-8)
+        torch.testing.assert_close(found.mean, exact.mean, rtol=0, atol=1e-8)
+        torch.testing.assert_close(found.covariance, exact.covariance, rtol=1e-8, atol=1e-10)
+
+    def test_of_two_outputs_by_points(self):
+        """Outputs that a density links: noise correlated between them, around a target times a pattern."""
+        X, y = normal(7, 2, 5, seed=0), normal(7, seed=1)
+        pattern, H = torch.tensor([1.0, -0.5]).double(), torch.tensor([[2.0, 0.8], [0.8, 1.5]]).double()
+
+        def log_prob(f: Tensor, y: Tensor) -> Tensor:
+            away = f - y[:, None] * pattern.to(f)
+            return -0.5 * ((away @ H.to(f)) * away).sum(1)
+
+        model = lw.LinearModel(X.reshape(-1, 5), y, likelihood(log_prob, outputs=2))
+        found = lw.infer(model, prior=lw.Isotropic(PRECISION), method=TIGHT)
+        precision = PRECISION * torch.eye(5).double() + torch.einsum("nad,ab,nbe->de", X, H, X)
+        covariance = torch.linalg.inv(precision)
+        mean = covariance @ torch.einsum("nad,ab,nb->d", X, H, y[:, None] * pattern)
+        torch.testing.assert_close(found.mean, mean, rtol=0, atol=1e-8)
+        torch.testing.assert_close(found.covariance, covariance, rtol=1e-8, atol=1e-9)
+        away = X @ mean - y[:, None] * pattern
+        fit = -0.5 * (away @ H * away).sum() - 0.5 * PRECISION * mean.square().sum()
+        evidence = fit + 0.5 * (torch.logdet(covariance) + 5 * log(PRECISION))
+        assert float(found.log_evidence.value) == pytest.approx(float(evidence), abs=1e-8)
+
+
+class TestAgainstDenseFormulas:
+    @SHAPES
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_covariance_predictions_and_bound(self, kind, n, d):
+        of = labelled(kind, n, d, seed=5)
+        m, new = of.features.shape[1], normal(5, of.features.shape[1], d, seed=6)
+        posterior = inferred(of)
+        root = posterior.gaussian.fit.averaged_root()
+        flat = of.features
+        precision = PRECISION * torch.eye(d).double() + torch.einsum("nad,nab,nbe->de", flat, root @ root.mT, flat)
+        covariance = torch.linalg.inv(precision)
+        torch.testing.assert_close(posterior.covariance, covariance, rtol=1e-9, atol=1e-11)
+        prediction = posterior.predict(new.reshape(-1, d))
+        variance = torch.einsum("bmd,de,bme->bm", new, covariance, new)
+        torch.testing.assert_close(prediction.epistemic_variance.reshape(5, m), variance, rtol=1e-9, atol=0)
+        torch.testing.assert_close(prediction.mean.reshape(5, m), new @ posterior.mean, rtol=1e-10, atol=1e-12)
+        if kind != "classes":
+            A = torch.full((d,), PRECISION, dtype=torch.float64)
+            value = float(bound(of, A, posterior.mean, posterior.covariance))
+            assert float(posterior.log_evidence.value) == pytest.approx(value, abs=1e-9)
+            assert posterior.diagnostics.bound_error == 0
+        gamma = d - PRECISION * float(covariance.diagonal().sum())
+        assert float(posterior.effective_dimension.value) == pytest.approx(gamma, rel=1e-9)
+
+    @pytest.mark.parametrize("kind", ["labels", "classes"])
+    def test_draws_have_that_covariance(self, kind):
+        posterior = inferred(labelled(kind, 19, 4, seed=5), draws=20_000)
+        check_covariance((posterior.draws - posterior.mean).mT, posterior.covariance)
+        check_covariance((posterior.sample(20_000) - posterior.mean).mT, posterior.covariance)
+
+    @pytest.mark.parametrize("given", [0.01, 2.0])
+    def test_one_free_precision_beside_a_given_one(self, given):
+        """As for an intercept: against the dense bound maximised over mean, covariance and log precision at once."""
+        of = labelled("labels", 23, 3, seed=8)
+        prior = lw.PerGroup({"intercept": [0], "slopes": [1, 2]}, precision={"intercept": given, "slopes": None})
+        posterior = inferred(of, prior)
+        lower = torch.tril_indices(3, 3)
+
+        def unpacked(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            root = torch.zeros(3, 3).double().index_put(tuple(lower), x[3:9])
+            root = root.tril(-1) + torch.diag(root.diagonal().exp())
+            free = x[9].exp().expand(2)
+            return torch.cat([torch.tensor([given], dtype=torch.float64), free]), x[:3], root @ root.mT
+
+        def loss(x: np.ndarray) -> tuple[float, np.ndarray]:
+            at = torch.from_numpy(x).requires_grad_()
+            value = -bound(of, *unpacked(at))
+            return float(value.detach()), torch.autograd.grad(value, at)[0].numpy()
+
+        found = minimize(loss, np.zeros(10), jac=True, method="BFGS", options={"gtol": 1e-8})
+        precision, mean, covariance = unpacked(torch.from_numpy(found.x))
+        # a gradient of 1e-8 is 1e-8 of a standard deviation or less, and B is known to 6e-7 of one over V
+        torch.testing.assert_close(posterior.prior.precision, precision[:2], rtol=2e-6, atol=0)
+        torch.testing.assert_close(posterior.mean, mean, rtol=0, atol=2e-6)
+        torch.testing.assert_close(posterior.covariance, covariance, rtol=0, atol=2e-6)
+        assert float(posterior.log_evidence.value) == pytest.approx(-found.fun, abs=1e-9)
+
+
+class TestPrecisions:
+    @pytest.mark.parametrize("kind", ["labels", "counts"])
+    def test_tuned_is_mackays_fixed_point_and_the_top_of_a_scan(self, kind):
+        of = labelled(kind, 29, 4, signal=0.7, seed=11)
+        posterior = inferred(of, lw.Isotropic())
+        precision = float(posterior.prior.precision)
+        gamma, squared = float(posterior.effective_dimension.value), float(posterior.mean.square().sum())
+        assert precision == pytest.approx(gamma / squared, rel=1e-6)
+        top = float(posterior.log_evidence.value)
+        scan = [float(posterior.at(precision=precision * exp(s)).log_evidence.value) for s in (-2, -0.2, 0.2, 2)]
+        assert max(scan) < top
+        assert posterior.diagnostics.tuned_by == "evidence"
+        assert posterior.diagnostics.converged
+
+    @SHAPES
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_another_precision_is_a_fresh_inference(self, kind, n, d):
+        of = labelled(kind, n, d, seed=5)
+        same(inferred(of).at(precision=2.5), inferred(of, lw.Isotropic(2.5)))
+
+    def test_another_precision_of_a_group(self):
+        of = labelled("labels", 23, 3, seed=8)
+        groups = {"intercept": [0], "slopes": [1, 2]}
+        posterior = inferred(of, lw.PerGroup(groups, precision={"intercept": 0.1, "slopes": None}))
+        for at in ({"intercept": 0.1, "slopes": 3.0}, {"intercept": 0.9, "slopes": 3.0}):
+            same(posterior.at(precision=at), inferred(of, lw.PerGroup(groups, precision=at)))
+
+    def test_the_curve_is_the_bound(self):
+        posterior = inferred(labelled("labels", 19, 4, seed=5), lw.Isotropic())
+        curve = posterior.curve
+        for place in (0, len(curve.precision) // 2):
+            there = posterior.at(precision=float(curve.precision[place]))
+            assert float(curve.log_evidence[place]) == pytest.approx(float(there.log_evidence.value), abs=1e-6)
+
+
+class TestOtherData:
+    @SHAPES
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_more_and_fewer_are_fits_of_those(self, kind, n, d):
+        of = labelled(kind, n, d, seed=5)
+        some = Labelled(kind, of.features[:-2], of.targets[:-2], of.weights[:-2])
+        tail = Labelled(kind, of.features[-2:], of.targets[-2:], of.weights[-2:])
+        whole, part = inferred(of), inferred(some)
+        same(part.update(tail.model), whole)
+        same(whole.remove([n - 2, n - 1]), part)
+        assert whole.remove([0]).diagnostics.removed == of.features.shape[1]
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_counts_of_two_are_data_twice(self, kind):
+        of = labelled(kind, 13, 4, seed=5)
+        twice = Labelled(kind, of.features.repeat(2, 1, 1), of.targets.repeat(2), of.weights.repeat(2))
+        same(inferred(Labelled(kind, of.features, of.targets, 2 * of.weights)), inferred(twice))
+
+    def test_more_data_tuned_again(self):
+        of = labelled("labels", 29, 4, signal=0.7, seed=11)
+        some = Labelled("labels", of.features[:20], of.targets[:20], of.weights[:20])
+        tail = Labelled("labels", of.features[20:], of.targets[20:], of.weights[20:])
+        found = inferred(some, lw.Isotropic()).update(tail.model, retune=True)
+        whole = inferred(of, lw.Isotropic())
+        # the search from outside stops at its own tolerance, so that only the bound is compared sharply
+        assert float(found.log_evidence.value) == pytest.approx(float(whole.log_evidence.value), abs=1e-6)
+
+
+class TestFiles:
+    @SHAPES
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_a_file_predicts_the_same_and_knows_other_precisions(self, kind, n, d, tmp_path):
+        of, m = labelled(kind, n, d, seed=5), 3 if kind == "classes" else 1
+        posterior, new = inferred(of, lw.Isotropic()), normal(5 * m, d, seed=6)
+        loaded = lw.load(posterior.save(tmp_path / "posterior"))
+        for one, other in ((loaded, posterior), (loaded.at(precision=2.5), posterior.at(precision=2.5))):
+            ours, theirs = one.predict(new), other.predict(new)
+            torch.testing.assert_close(ours.mean, theirs.mean, rtol=0, atol=1e-5)
+            torch.testing.assert_close(ours.epistemic_variance, theirs.epistemic_variance, rtol=1e-5, atol=0)
+            assert float(one.log_evidence.value) == pytest.approx(float(other.log_evidence.value), abs=1e-8)
+        assert loaded.diagnostics.curvature == posterior.diagnostics.curvature
+
+    def test_a_given_precision_beside_a_free_one(self, tmp_path):
+        of = labelled("labels", 23, 3, seed=8)
+        prior = lw.PerGroup({"intercept": [0], "slopes": [1, 2]}, precision={"intercept": 0.1, "slopes": None})
+        posterior, new = inferred(of, prior), normal(5, 3, seed=6)
+        loaded = lw.load(posterior.save(tmp_path / "posterior"))
+        at = {"intercept": 0.1, "slopes": 3.0}
+        for one, other in ((loaded, posterior), (loaded.at(precision=at), posterior.at(precision=at))):
+            torch.testing.assert_close(one.predict(new).mean, other.predict(new).mean, rtol=0, atol=1e-5)
+
+    @pytest.mark.parametrize("kind", ["labels", "classes"])
+    def test_a_file_can_be_tuned(self, kind, tmp_path):
+        of, held_out = labelled(kind, 29, 4, seed=5), labelled(kind, 17, 4, seed=50)
+        posterior = inferred(of, lw.Isotropic())
+        data = (held_out.features.reshape(-1, 4), held_out.targets)
+        ours, theirs = (one.tune(data) for one in (lw.load(posterior.save(tmp_path / "posterior")), posterior))
+        torch.testing.assert_close(ours.prior.precision, theirs.prior.precision, rtol=1e-3, atol=0)
+        assert ours.diagnostics.held_out == pytest.approx(theirs.diagnostics.held_out, abs=1e-5)
+
+
+class TestContracts:
+    @pytest.mark.parametrize("kind", KINDS)
+    @pytest.mark.parametrize("prior", [lw.Isotropic(), lw.Isotropic(PRECISION)], ids=["tuned", "given"])
+    def test_a_search_that_is_cut_short_says_so_and_is_a_value(self, kind, prior):
+        of = labelled(kind, 19, 4, seed=5)
+        posterior = inferred(of, prior, method=lw.Exact(newton=NewtonSteps(max_steps=1)))
+        assert not posterior.diagnostics.converged
+        assert posterior.diagnostics.bound_gap > 0
+        prediction = posterior.predict(of.model.features.dense())
+        assert bool(prediction.mean.isfinite().all())
+        assert bool((prediction.epistemic_variance > 0).all())
+        assert float(posterior.log_evidence.value) < float(inferred(of, prior).log_evidence.value)
+
+    def test_densities_that_are_not_log_concave_keep_laplace(self):
+        X = normal(17, 2, 5, seed=0)
+        model = lw.LinearModel(X.reshape(-1, 5), normal(17, seed=1), HeteroscedasticGaussian())
+        assert lw.infer(model, prior=lw.Isotropic(1.0)).diagnostics.curvature != "expected over the posterior"
+        with pytest.raises(ValueError, match="not log-concave"):
+            lw.infer(model, prior=lw.Isotropic(1.0), curvature="expected")
+
+    def test_methods_that_take_one_point_say_what_to_do(self):
+        of = labelled("labels", 19, 4, seed=5)
+        with pytest.raises(ValueError, match=r"leave the method out, or take Exact\(\)"):
+            lw.infer(of.model, prior=lw.Isotropic(1.0), method=lw.Krylov(), curvature="expected")
+
+    @pytest.mark.parametrize(("asked", "said"), [(None, "expected over the posterior"), ("mode", "Hessian")])
+    def test_where_the_curvature_was_taken_is_said(self, asked, said):
+        posterior = inferred(labelled("labels", 19, 4, seed=5), curvature=asked)
+        assert posterior.diagnostics.curvature == said
