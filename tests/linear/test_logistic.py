@@ -260,7 +260,9 @@ def test_a_mode_that_was_not_found_says_so():
 
 def test_a_best_gaussian_that_was_not_found_says_so():
     x, y, _ = PROBLEMS["multinomial"]
-    with pytest.warns(ConvergenceWarning, match="not found in 1 steps: one more would gain .* nats; allow more with max_"):
+    with pytest.warns(
+        ConvergenceWarning, match="not found in 1 steps: one more would gain .* nats; allow more with max_"
+    ):
         short = BayesianLogisticRegression(max_iter=1).fit(x, y)
     assert short.log_evidence_.value < BayesianLogisticRegression().fit(x, y).log_evidence_.value
 

@@ -85,6 +85,10 @@ class Fit(ABC):
         """
         return None
 
+    def averaged_root(self) -> Tensor | None:  # (n, m, m)
+        """S with S Sᵀ the curvature of every datum averaged over the posterior; None where it is that at a point."""
+        return None
+
     def spectrum(self) -> Spectrum | None:
         """That of the surrogate's features in units of the prior's scale, where it is known without them."""
         return None

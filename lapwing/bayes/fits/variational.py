@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import log
+from math import inf, log
 from typing import Any, final
 
 import torch
@@ -92,6 +92,11 @@ class BoundSearch:
         return self.steps.max_steps or bound.MAX_STEPS
 
     @property
+    def without(self) -> Rows:
+        """What the likelihood sees at an infinite precision: as many free columns, all of them zero."""
+        return self.rows.without(self.rows.free.shape[2])
+
+    @property
     def is_cheap(self) -> bool:
         """Whether a maximum takes about a second or less."""
         n, k = self.rows.offset.shape
@@ -103,6 +108,8 @@ class BoundSearch:
 
     def at(self, precision: float, near: Ascent | None) -> Ascent:
         """The best Gaussian at a precision, started from that at another."""
+        if precision == inf:
+            return bound.at_precision(self.without, 0.0, self.tol, self.max_steps)
         if near is None:
             return bound.at_precision(self.rows, log(precision), self.tol, self.max_steps)
         return bound.from_near(self.rows, near, log(precision), self.tol, self.max_steps)
@@ -126,16 +133,19 @@ class BoundSearch:
         values, vectors = torch.linalg.eigh(found)
         return (vectors * values.clamp_min(0)[:, None]) @ vectors.mT
 
-    def surrogate(self, at: Ascent) -> GaussianSurrogate:
-        """The Gaussian model with that curvature: rows SᵀΦ, of every output of a datum."""
+    def root(self, at: Ascent) -> Tensor:  # (n, m, m), or one output a block where each is alone
+        """S with S Sᵀ the curvature, over all outputs of a datum."""
         values, vectors = torch.linalg.eigh(self.curvature(at))
         root = (vectors * values.clamp_min(0).sqrt()[:, None]) @ vectors.mT
-        model = self.model
-        if not _alone(model):
-            contrasts = model.likelihood.contrasts(model.outputs)
-            root = contrasts @ root @ contrasts.mT
-        features = model.features
-        return GaussianSurrogate.without_targets(BlockDiagonal(root.to(features.like)) @ features)
+        if _alone(self.model):
+            return root
+        contrasts = self.model.likelihood.contrasts(self.model.outputs)
+        return contrasts @ root @ contrasts.mT
+
+    def surrogate(self, at: Ascent) -> GaussianSurrogate:
+        """The Gaussian model with that curvature: rows SᵀΦ, of every output of a datum."""
+        features = self.model.features
+        return GaussianSurrogate.without_targets(BlockDiagonal(self.root(at).to(features.like)) @ features)
 
     def spectrum(self, at: Ascent) -> Spectrum | None:
         """That of the surrogate's features in units of the prior's scale; None where it is to be found from them."""
@@ -218,6 +228,7 @@ class Variational(Fit):
     @staticmethod
     def of(model: LinearModel, prior: DiagonalPrior, free: Tensor, steps: NewtonSteps = AS_NEEDED) -> Variational:
         """That of a model; the precision of one group at most is free, else the largest counts as that."""
+        _check_curvature(model)
         group = int(free.nonzero()[0]) if bool(free.any()) else int(prior.sizes.argmax())
         return Variational(BoundSearch.of(model, prior, group, steps), prior)
 
@@ -233,6 +244,10 @@ class Variational(Fit):
         """With the curvature averaged over the posterior."""
         return self.search.surrogate(self.ascent)
 
+    def averaged_root(self) -> Tensor:  # (n, m, m)
+        found = self.search.root(self.ascent)
+        return torch.diag_embed(found.reshape(-1, self.search.model.outputs)) if _alone(self.search.model) else found
+
     def spectrum(self) -> Spectrum | None:
         """That of the surrogate's features, found in few coordinates."""
         return self.search.spectrum(self.ascent)
@@ -244,11 +259,9 @@ class Variational(Fit):
         precision[search.group] = torch.tensor(found.at.log_precision, dtype=torch.float64).exp()
         without = bound.at_precision(search.rows.without(1), 0.0, search.tol, search.max_steps)
         if without.at.bound >= found.at.bound - search.tol:
-            search = replace(search, rows=search.rows.without(search.rows.free.shape[2]))
-            found = bound.at_precision(search.rows, 0.0, search.tol, search.max_steps)
-            precision[search.group] = torch.inf
+            found, precision[search.group] = search.at(inf, None), inf
         at = Precisions(precision, torch.ones(1, dtype=torch.float64))
-        fit = replace(self, search=search, prior=replace(self.prior, precision=precision), known=found)
+        fit = replace(self, prior=replace(self.prior, precision=precision), known=found)
         return fit, Optimum(at, found.steps, found.converged, (found.at.bound,))
 
     def at(
@@ -357,10 +370,21 @@ class Variational(Fit):
             _averages(model),
         )  # fmt: skip
         search = BoundSearch(model, prior, group, columns, rows)
-        found = bound.Search(rows, search.tol, 1).at(log(float(prior.precision[group])), tensors["mean"], tensors["curvature"])
+        precision = float(prior.precision[group])
+        seen, at = (search.without, 0.0) if precision == inf else (rows, log(precision))
+        found = bound.Search(seen, search.tol, 1).at(at, tensors["mean"], tensors["curvature"])
         if found is None:
             raise ValueError("the file holds a curvature that no posterior has")
         return Variational(search, prior, None, Ascent(found, plain["steps"], 0, True))
+
+
+def _check_curvature(model: LinearModel) -> None:
+    """Refuse a density that is not log-concave or not finite at the network's outputs, or where a linear model starts."""
+    at = torch.zeros(model.features.shape[0], dtype=torch.float64) if model.offset is None else model.offset.double()
+    if model.point is not None:
+        at = model.outputs_at_point().double()
+    of = model.likelihood
+    of.hessian_diagonal(of.reshape_outputs(at, model.targets), None, model.targets)
 
 
 def contrasted(model: LinearModel, scale: Tensor) -> Tensor:  # (n, k, d)

@@ -31,7 +31,8 @@ class LeaveOneOut:
 
     With V = φ_i Σ φ_iᵀ, B = S Sᵀ the curvature of its likelihood and g the gradient of its log density in the outputs
     f = φ_i θ, leaving it out moves the outputs to f − V u, u = (I − BV)⁻¹ g, and their covariance to (I − VB)⁻¹ V. That
-    is exact for Gaussian noise, with several outputs too, and one Newton step for other likelihoods.
+    is exact for Gaussian noise, with several outputs too, and one Newton step for other likelihoods. Where the curvature
+    is that averaged over the posterior, so is the gradient, and what all other data say of the weights is kept.
     """
 
     leverage: Tensor  # (n,), tr(VB): how much of its own prediction each datum makes
@@ -58,8 +59,14 @@ def left_out(posterior: Posterior, mean: Mean) -> LeaveOneOut:
     of, shape = posterior.likelihood, outputs.shape
     n, m = len(model.targets), model.outputs
     covariance, before = _covariances(source, model.features, n, m)
-    slope = of.gradient(outputs, model.targets, model.weights).reshape(n, m, 1)
-    root = _root(of, model, outputs)
+    root = source.fit.averaged_root()
+    if root is None:
+        slope, root = of.gradient(outputs, model.targets, model.weights), _root(of, model, outputs)
+    else:
+        spread = covariance if outputs.ndim > 1 else covariance[:, 0, 0]
+        slope = of.expected(outputs, spread, model.targets).gradient
+        slope = model.weights.reshape(-1, *[1] * (slope.ndim - 1)) * slope
+    slope = slope.reshape(n, m, 1)
     known, complement = source.leverages(model), None
     if known is not None:  # without cancellation, so that leverages close to one do no harm
         complement = known.complement
