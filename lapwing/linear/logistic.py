@@ -208,7 +208,8 @@ class BayesianLogisticRegression(ClassifierMixin, BaseEstimator):
         gap = posterior.diagnostics.bound_gap or 0.0
         if not posterior.diagnostics.converged and (self.tol or gap > ENOUGH):
             warnings.warn(
-                f"the best Gaussian was not found in {self.max_iter} steps: one more would gain {gap:.1e} nats; allow more with max_iter, or a larger tol",
+                f"the best Gaussian was not found in {self.max_iter} steps: one more would gain {gap:.1e} nats; "
+                "allow more with max_iter, or a larger tol",
                 ConvergenceWarning, stacklevel=2,
             )  # fmt: skip
         return posterior
