@@ -142,7 +142,8 @@ def _batch(posterior: Posterior, inputs: Any, shard: bool) -> Predicted:
             f"a record holds numbers with Gaussian noise or class labels, and this posterior's likelihood is "
             f"{type(found.likelihood).__name__}: use its predictions themselves"
         )
-    logits, probs = flat(found.mean), flat(found.probs)
+    point, probs = posterior.map.point, flat(found.probs)
+    logits = flat(found.mean if point is None else point.outputs_at(inputs))  # those of the network itself
     if not found.likelihood.exclusive_classes and probs.shape[1] > 1:
         raise ValueError(f"a record holds one label per input, and this posterior predicts {probs.shape[1]}")
     scores["mutual information"] = flat(found.mutual_information).mean(1)

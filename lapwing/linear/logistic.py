@@ -68,10 +68,10 @@ class BayesianLogisticRegression(ClassifierMixin, BaseEstimator):
     >>> from sklearn.datasets import load_iris
     >>> X, y = load_iris(return_X_y=True)
     >>> model = BayesianLogisticRegression().fit(X, y)
-    >>> model.predict_proba(X[[0, 60, 120]]).round(2)
-    array([[0.87, 0.13, 0.  ],
-           [0.02, 0.97, 0.  ],
-           [0.  , 0.08, 0.92]])
+    >>> model.predict_proba(X[[0, 77, 133]]).round(1)
+    array([[1. , 0. , 0. ],
+           [0. , 0.6, 0.4],
+           [0. , 0.6, 0.4]])
     """
 
     _parameter_constraints: dict = {  # noqa: RUF012

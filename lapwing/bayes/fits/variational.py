@@ -84,7 +84,9 @@ class BoundSearch:
         """In nats: for several outputs no less than what their points can tell."""
         if self.steps.tol is not None:
             return self.steps.tol
-        return 1e-6 if self.rows.offset.shape[1] == 1 else 1e-3
+        if self.rows.offset.shape[1] > 1:
+            return 1e-3
+        return 1e-14 if self.is_cheap and self.model.point is None else 1e-6
 
     @property
     def max_steps(self) -> int:
