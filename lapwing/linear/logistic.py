@@ -58,8 +58,8 @@ class BayesianLogisticRegression(ClassifierMixin, BaseEstimator):
     Probabilities are averaged over the posterior: by quadrature, for several classes over many draws; for Laplace's by
     MacKay's probit approximation, logits divided by √(1 + π/8 · variance). `logits` has the mean logits themselves.
 
-    Fits of up to 1,500 weights, or as many rows times classes, are dense. Larger ones use matrix products only: they are
-    Laplace's approximation, `curvature_` says so, and take variances from 32 draws; `log_evidence_` and
+    Fits of up to 1,500 weights, or as many rows times classes, are dense. Larger ones use matrix products only: they
+    are Laplace's approximation, `curvature_` says so, and take variances from 32 draws; `log_evidence_` and
     `effective_dimension_` then carry standard errors. A `lambda_` of infinity says that the data are likelier without
     the features. `tol` bounds what one more step would gain, in nats; None is as much as round-off allows, and 1e-4 for
     large fits of more than two classes. Where the best Gaussian was not found in `max_iter` steps a ConvergenceWarning
@@ -218,7 +218,7 @@ class BayesianLogisticRegression(ClassifierMixin, BaseEstimator):
         if self.tol is not None:
             return self.tol
         quick = self.curvature_ == "mode" or self._outputs == 1 or shape[0] * shape[1] ** 2 <= ENDS_SIZE
-        return 1e-14 if quick else ENOUGH
+        return (1e-14 if self.curvature_ == "mode" else 1e-17) if quick else ENOUGH
 
     def _prior(self, weights: int) -> Prior:
         """One precision for the slopes, and a wide prior of its own for the intercept."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import inf, log
+from math import inf, isfinite, log
 from typing import Any, final
 
 import torch
@@ -258,7 +258,7 @@ class Variational(Fit):
         precision = self.prior.precision.clone()
         precision[search.group] = torch.tensor(found.at.log_precision, dtype=torch.float64).exp()
         without = bound.at_precision(search.rows.without(1), 0.0, search.tol, search.max_steps)
-        if without.at.bound >= found.at.bound - search.tol:
+        if without.at.bound >= found.at.bound - search.tol - bound.ROUND_OFF * (1 + abs(found.at.bound)):
             found, precision[search.group] = search.at(inf, None), inf
         at = Precisions(precision, torch.ones(1, dtype=torch.float64))
         fit = replace(self, prior=replace(self.prior, precision=precision), known=found)
@@ -379,12 +379,15 @@ class Variational(Fit):
 
 
 def _check_curvature(model: LinearModel) -> None:
-    """Refuse a density that is not log-concave or not finite at the network's outputs, or where a linear model starts."""
+    """Refuse a density that is not log-concave or finite at the network's outputs, or where a linear model starts."""
     at = torch.zeros(model.features.shape[0], dtype=torch.float64) if model.offset is None else model.offset.double()
     if model.point is not None:
         at = model.outputs_at_point().double()
     of = model.likelihood
-    of.hessian_diagonal(of.reshape_outputs(at, model.targets), None, model.targets)
+    outputs = of.reshape_outputs(at, model.targets)
+    of.hessian_diagonal(outputs, None, model.targets)
+    if not isfinite(float(of.log_prob(outputs, model.targets, model.weights))):
+        raise ValueError("log p has NaN or infinite values: a target may be impossible, or an output too large")
 
 
 def contrasted(model: LinearModel, scale: Tensor) -> Tensor:  # (n, k, d)

@@ -31,8 +31,8 @@ class LeaveOneOut:
 
     With V = φ_i Σ φ_iᵀ, B = S Sᵀ the curvature of its likelihood and g the gradient of its log density in the outputs
     f = φ_i θ, leaving it out moves the outputs to f − V u, u = (I − BV)⁻¹ g, and their covariance to (I − VB)⁻¹ V. That
-    is exact for Gaussian noise, with several outputs too, and one Newton step for other likelihoods. Where the curvature
-    is that averaged over the posterior, so is the gradient, and what all other data say of the weights is kept.
+    is exact for Gaussian noise, with several outputs too, and one Newton step for other likelihoods. Where curvatures
+    are averaged over the posterior, so are gradients, and what all other data say of the weights is kept.
     """
 
     leverage: Tensor  # (n,), tr(VB): how much of its own prediction each datum makes

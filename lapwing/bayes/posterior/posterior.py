@@ -33,7 +33,6 @@ from lapwing.linalg.estimators import Estimate
 from lapwing.linalg.memory import check_memory
 from lapwing.linalg.operators import LinearOperator
 
-
 Centre = Literal["network", "linear"]
 
 
