@@ -211,7 +211,9 @@ def test_a_preconditioner_that_is_none_costs_steps_and_not_the_mode():
             return -x
 
     model = lw.LinearModel(normal(30, 5, seed=1), (normal(30, seed=2) > 0).double(), lw.Bernoulli())
-    loss = lw.infer(model, prior=lw.Isotropic(0.5), curvature="mode").gaussian.fit.search.loss(torch.ones(5, dtype=torch.float64))
+    loss = lw.infer(model, prior=lw.Isotropic(0.5), curvature="mode").gaussian.fit.search.loss(
+        torch.ones(5, dtype=torch.float64)
+    )
     start = torch.zeros(5, dtype=torch.float64)
     outputs = loss.features @ start[:, None]
     gradient = normal(5, seed=3)

@@ -73,6 +73,7 @@ class LinearModel:
     groups: Callable[[str], Mapping[str, Tensor]] | None = None  # the groups of weights that a kind of grouping makes
     structure: Any = None  # what a network can make of its layers, for structured methods
     absorbed: float = 0.0
+    set_aside: Tensor | None = None  # (n · m,), the offset of a network whose model goes through zero
 
     def __post_init__(self) -> None:
         features, targets = as_operator(self.features), as_tensor(self.targets)
@@ -134,7 +135,8 @@ class LinearModel:
             raise ValueError("this model was not linearised from anything: it has no weights of its own")
         kept = getattr(self.features, "at_weights", None)
         product = self.features @ self.point.weights.to(self.features.like) if kept is None else kept
-        return product.double() if self.offset is None else product.double() + self.offset.double()
+        offset = self.offset if self.set_aside is None else self.set_aside
+        return product.double() if offset is None else product.double() + offset.double()
 
     def through_zero(self) -> LinearModel:
         """The same features as a linear model without an offset, y ~ p(y | Jθ).
@@ -144,7 +146,7 @@ class LinearModel:
         """
         if self.point is None:
             return self
-        return replace(self, offset=None, point=replace(self.point, through_zero=True))
+        return replace(self, offset=None, set_aside=self.offset, point=replace(self.point, through_zero=True))
 
     def surrogate(self, outputs: Tensor | None = None) -> GaussianSurrogate:
         """The Gaussian model with the likelihood's curvature at flat outputs, which Gaussian noise does not ask for."""
@@ -156,14 +158,16 @@ class LinearModel:
 
     def joined(self, more: LinearModel) -> LinearModel:
         """The linear model of all data: these, then others."""
-        offset = None
+        offset = aside = None
         if self.offset is not None or more.offset is not None:
             offset = torch.cat([self.offsets(), more.offsets()])
+        if self.set_aside is not None and more.set_aside is not None:
+            aside = torch.cat([self.set_aside, more.set_aside])
         likelihood = self.likelihood.joined(more.likelihood, self.targets.shape, more.targets.shape)
         return replace(
             self, features=_stacked(self.features, more.features), targets=torch.cat([self.targets, more.targets]),
-            weights=torch.cat([self.weights, more.weights]), offset=offset, likelihood=likelihood, structure=None,
-            groups=None,
+            weights=torch.cat([self.weights, more.weights]), offset=offset, set_aside=aside, likelihood=likelihood,
+            structure=None, groups=None,
         )  # fmt: skip
 
     def offsets(self) -> Tensor:  # (n * m,)

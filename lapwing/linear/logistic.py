@@ -219,7 +219,7 @@ class BayesianLogisticRegression(ClassifierMixin, BaseEstimator):
         if self.tol is not None:
             return self.tol
         quick = self.curvature_ == "mode" or self._outputs == 1 or shape[0] * shape[1] ** 2 <= ENDS_SIZE
-        return 1e-14 if quick else ENOUGH
+        return (1e-14 if self.curvature_ == "mode" else 1e-17) if quick else ENOUGH
 
     def _prior(self, weights: int) -> Prior:
         """One precision for the slopes, and a wide prior of its own for the intercept."""

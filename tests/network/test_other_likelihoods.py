@@ -16,7 +16,7 @@ from lapwing.families import variational
 from lapwing.training import log_prob
 from tests import reference
 from tests.network.networks import normal, seeded
-from tests.network.test_labels import TO_ROUND_OFF, dense_mode
+from tests.network.test_labels import dense_mode, to_round_off
 from tests.network.test_linearisation import dense_jacobian, flat_weights
 
 METHODS = [Exact("primal"), Exact("dual"), Krylov(rtol=1e-9), CG(rtol=1e-11)]
@@ -199,11 +199,12 @@ def test_held_out_tuning_finds_the_best_point_of_its_own_predictions(name, metho
     case = CASES[name]
     model, inputs = case.problem()
     data, held = (inputs, case.targets), normal(40, 3, seed=21)
-    functions = fit(model, data, case.of, prior=Isotropic(2.0), draws=40).functions(held)
+    functions = fit(model, data, case.of, prior=Isotropic(2.0), draws=40, curvature="network").functions(held)
     outputs = functions[torch.arange(40), torch.arange(40)]  # every datum from a function of its own
     uniform = torch.rand(40, *case.targets.shape[1:], generator=torch.Generator().manual_seed(7), dtype=torch.float64)
     labels = case.sampled(outputs, uniform)
-    posterior = fit(model, data, case.of, prior=Isotropic(), validation=(held, labels), method=method, draws=24)
+    given = {"prior": Isotropic(), "validation": (held, labels), "draws": 24, "curvature": "network"}
+    posterior = fit(model, data, case.of, method=method, **given)
 
     def score(precision: float) -> float:
         found = posterior.at_multiple(precision / best, 1.0).predict(held)
@@ -248,7 +249,7 @@ def test_weights_and_total_count_data_that_often(name, curvature):
     twice = (torch.cat([inputs, inputs]), torch.cat([case.targets, case.targets]))
     given = {"prior": Isotropic(1.1), "draws": 2, "curvature": curvature}
     if not case.expected:
-        given["method"] = TO_ROUND_OFF
+        given["method"] = to_round_off(curvature)
     doubled = fit(model, twice, case.of, **given)
     counted = fit(model, (inputs, case.targets), case.of, total=14, **given)
     assert doubled.log_evidence.value == pytest.approx(counted.log_evidence.value, rel=1e-9)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import exp, inf, log
+from math import exp, inf, isfinite, log
 from typing import Any, final
 
 import torch
@@ -265,7 +265,8 @@ class Variational(Fit):
         search, found = self.search, self.search.maximum()
         precision = self.prior.precision.clone()
         precision[search.group] = torch.tensor(found.at.log_precision, dtype=torch.float64).exp()
-        if search.model.point is None and search.bound_without() >= found.at.bound - search.tol:
+        least = found.at.bound - search.tol - bound.ROUND_OFF * (1 + abs(found.at.bound))
+        if search.model.point is None and search.bound_without() >= least:
             found, precision[search.group] = search.at(inf, None), inf
         at = Precisions(precision, torch.ones(1, dtype=torch.float64))
         fit = replace(self, prior=replace(self.prior, precision=precision), known=found)
@@ -395,7 +396,10 @@ def _check_curvature(model: LinearModel) -> None:
     if model.point is not None:
         at = model.outputs_at_point().double()
     of = model.likelihood
-    of.hessian_diagonal(of.reshape_outputs(at, model.targets), None, model.targets)
+    outputs = of.reshape_outputs(at, model.targets)
+    of.hessian_diagonal(outputs, None, model.targets)
+    if not isfinite(float(of.log_prob(outputs, model.targets, model.weights))):
+        raise ValueError("log p has NaN or infinite values: a target may be impossible, or an output too large")
 
 
 def contrasted(model: LinearModel, scale: Tensor) -> Tensor:  # (n, k, d)

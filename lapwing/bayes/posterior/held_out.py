@@ -242,30 +242,35 @@ def _by_solving(
     posterior: Posterior, known: HeldOut, held: Observed, features: LinearOperator, temperature: Temperature
 ) -> tuple[Curve, float]:
     """One posterior for every precision: where mean and spread are not known over a whole curve."""
-    if temperature == "tune":
-        raise ValueError("temperature='tune' takes a posterior by Exact() or Krylov(): CG and SGD solve one at a time")
-
     alone = replace(known, tunes_noise=False)
     fast = None
     if posterior.gaussian.moves:
         fast = posterior.gaussian.fit.outputs_over_precision(features, known.shape)
+    if temperature == "tune" and fast is None:
+        raise ValueError("temperature='tune' takes a posterior by Exact() or Krylov(): CG and SGD solve one at a time")
     own = float(posterior.prior.precision[0])
 
+    def quickly(ratio: float) -> tuple[Tensor, Spread]:
+        assert fast is not None
+        mean, covariance = fast(own / ratio)
+        variance = covariance.diagonal(dim1=1, dim2=2)
+        return mean, Spread(variance.reshape(known.shape), covariance if len(known.shape) > 1 else None)
+
     def density(ratio: float) -> tuple[float, float]:
+        if temperature == "tune":
+            return alone.best_temperature(*quickly(ratio), 1e-3)[1], 1.0
         if fast is not None:
-            mean, covariance = fast(own / ratio)
-            variance = covariance.diagonal(dim1=1, dim2=2)
-            spread = Spread(variance.reshape(known.shape), covariance if len(known.shape) > 1 else None)
-            return alone.density(mean, spread, temperature)
+            return alone.density(*quickly(ratio), temperature)
         there = posterior.at_multiple(1 / ratio, 1.0)
         centre = there.outputs_at(features, held.inputs)
         rows = there.likelihood.as_rows(centre).double().cpu()
         found = there.uncertainty_at(features, centre).spread
         return alone.density(rows, found, temperature)
 
-    if posterior.gaussian.moves:
-        return curves.climbed(density), temperature
-    return curves.by_solving(density), temperature
+    curve = curves.climbed(density) if posterior.gaussian.moves else curves.by_solving(density)
+    if temperature != "tune":
+        return curve, temperature
+    return curve, alone.best_temperature(*quickly(1 / curve.best_precision))[0]
 
 
 def _rival(posterior: Posterior, known: HeldOut, features: LinearOperator, held: Observed) -> TemperatureScaling:

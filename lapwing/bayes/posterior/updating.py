@@ -74,7 +74,7 @@ def observed(posterior: Posterior, data: Any) -> LinearModel:
     if targets.numel() != shape.numel():
         raise ValueError(f"targets of shape {tuple(targets.shape)} do not fit the {rows} outputs at these inputs")
     offset = None
-    if point is not None and not point.through_zero:
+    if point is not None:
         outputs = point.outputs_at(inputs).double()
         if outputs.ndim > 2 and not of.constant_curvature:
             raise ValueError(
@@ -82,7 +82,8 @@ def observed(posterior: Posterior, data: Any) -> LinearModel:
                 "fit all data together"
             )
         offset = outputs.reshape(-1) - (features @ point.weights.to(features.like)).double()
-    return LinearModel(features, targets.reshape(shape), of, offset=offset, point=point)
+    more = LinearModel(features, targets.reshape(shape), of, offset=offset, point=point)
+    return more.through_zero() if point is not None and point.through_zero else more
 
 
 def _checked(posterior: Posterior, more: LinearModel) -> LinearModel:
