@@ -8,6 +8,7 @@ import table_evidence as evidence
 import table_links as links
 import table_networks as networks
 import table_studies
+import table_tabular as tabular
 import table_tomography as tomography
 import table_trust as trust
 
@@ -312,7 +313,7 @@ twice bilinearly at 14 × 14 pixels is blurred, and what is blurred counts as no
 missing: the linear model of pictures is still ahead of both.
 
 {symmetry_data(parts["symmetry_data"])}
-{networks.page(parts)}{evidence.page(parts)}{tomography.page(parts)}{trust.page(parts)}"""
+{networks.page(parts)}{evidence.page(parts)}{tomography.page(parts)}{trust.page(parts)}{tabular.page(parts)}"""
 
 
 def pages() -> dict[Path, str]:

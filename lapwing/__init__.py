@@ -8,8 +8,8 @@ The data flow, top to bottom::
     = posterior                         mean, draws, evidence, tuned precisions, leave-one-out
     + new inputs                        posterior.predict -> lapwing.Prediction
 
-`lapwing.fit` does all of it for a network; `lapwing.linear` wraps it as scikit-learn estimators;
-`lapwing.linalg` holds the operators and solvers under it.
+`lapwing.fit` does all of it for a network; `lapwing.linear` wraps it as scikit-learn estimators; `lapwing.tabular`
+trains networks of its own for tables; `lapwing.linalg` holds the operators and solvers under it.
 """
 
 from importlib import import_module

@@ -12,6 +12,7 @@ import torch
 
 import lapwing
 import lapwing.linear
+import lapwing.tabular
 from lapwing.cli.commands import app
 
 HERE = Path(__file__)
@@ -169,6 +170,7 @@ def test_every_example_draws_its_picture_for_the_gallery(path):
 
 PUBLIC = {f"lapwing.{name}": name for name in lapwing.__all__ if name != "__version__"}
 PUBLIC |= {f"lapwing.linear.{name}": name for name in lapwing.linear.__all__}
+PUBLIC |= {f"lapwing.tabular.{name}": name for name in lapwing.tabular.__all__}
 FAMILIES = {
     f"lapwing.families.{path.stem}": path.stem
     for path in (ROOT / "lapwing/families").iterdir()
@@ -195,7 +197,14 @@ def test_the_reference_has_every_public_module():
     reference = "".join(path.read_text() for path in (DOCS / "api").glob("*.md"))
     modules = re.findall(r"automodule:: (\S+)", reference)
     assert len(modules) == len(set(modules))
-    assert {"lapwing", "lapwing.linear", "lapwing.training", "lapwing.metrics", "lapwing.tomography"} <= set(modules)
+    assert {
+        "lapwing",
+        "lapwing.linear",
+        "lapwing.tabular",
+        "lapwing.training",
+        "lapwing.metrics",
+        "lapwing.tomography",
+    } <= set(modules)
     assert set(FAMILIES) <= set(modules)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from lapwing.bayes.evidence import ByEvidence, OnHeldOut, Tuning
-from lapwing.bayes.fits import Curvature, check_not_interpolating
+from lapwing.bayes.fits import Curvature, interpolation
 from lapwing.bayes.fits.variational import obstacle
 from lapwing.bayes.journals import journal_of
 from lapwing.bayes.linear_model import LinearModel, network_residual_rms
@@ -16,6 +17,7 @@ from lapwing.bayes.methods.choosing import check_fits, choose, preflight
 from lapwing.bayes.methods.interface import Method, Run
 from lapwing.bayes.noise import Noise
 from lapwing.bayes.posterior import DataLedger, FeatureMap, Posterior
+from lapwing.bayes.posterior.held_out import no_wider_than_training_allows
 from lapwing.bayes.priors import Alternatives, GPrior, Isotropic, Prior, resolve
 from lapwing.bayes.sharing import Shard, shared
 from lapwing.linalg.memory import within
@@ -115,6 +117,8 @@ def _inferred(model: LinearModel, prior: Prior, method: Method | None, validatio
     if validation is not None and (prior.tuned or model.likelihood.tunes_noise or model.likelihood.constant_curvature):
         run.report("tuning the precision on held-out data")
         posterior = _on_held_out(posterior, validation)
+    if validation is None and prior.tuned and run.tuning.by_evidence and model.likelihood.has_classes:
+        posterior = no_wider_than_training_allows(posterior)
     if validation is None:
         posterior.gaussian.mean  # noqa: B018, looked for now, so that diagnostics can tell how
     told = replace(posterior.diagnostics, memory=memory, residuals=_residuals(posterior))
@@ -134,7 +138,18 @@ def _check(model: LinearModel, prior: Prior, method: Method, run: Run) -> None:
             f"{type(method).__name__} learns the effective dimension from its draws: ask for draws=1 or more"
         )
     if prior.tuned and run.tuning.by_evidence and method.takes_modes and run.curvature != "expected":
-        check_not_interpolating(model)
+        _warn_if_interpolating(model)
+
+
+def _warn_if_interpolating(model: LinearModel) -> None:
+    """Say where training labels cannot tell how wide error bars should be."""
+    confidence = interpolation(model)
+    if confidence is not None:
+        warnings.warn(
+            f"this network fits its training data perfectly (mean confidence {confidence:.3f}), so with a curvature "
+            "that is taken at its outputs they hardly tell how wide its error bars should be: leave the method out, or "
+            "pass validation=(x, y), a few hundred points suffice", stacklevel=5,
+        )  # fmt: skip
 
 
 def _curvature(model: LinearModel, prior: Prior, method: Method, run: Run) -> Curvature | None:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 WITHOUT_A_NETWORK = (
-    "for a table without a network there are lapwing.linear.BayesianRidge and BayesianLogisticRegression in Python"
+    "for a table without a network there are lapwing.linear.BayesianRidge and BayesianLogisticRegression in Python, "
+    "and lapwing.tabular.BayesianMLPRegressor"
 )
 
 

@@ -56,8 +56,8 @@ class BayesianLogisticRegression(ClassifierMixin, BaseEstimator):
     Probabilities are averaged over the posterior: by quadrature, for several classes over many draws; for Laplace's by
     MacKay's probit approximation, logits divided by √(1 + π/8 · variance). `logits` has the mean logits themselves.
 
-    Fits of up to 1,500 weights, or as many rows times classes, are dense. Larger ones use matrix products only: they are
-    Laplace's approximation, `curvature_` says so, and take variances from 32 draws; `log_evidence_` and
+    Fits of up to 1,500 weights, or as many rows times classes, are dense. Larger ones use matrix products only: they
+    are Laplace's approximation, `curvature_` says so, and take variances from 32 draws; `log_evidence_` and
     `effective_dimension_` then carry standard errors. A `lambda_` of infinity says that the data are likelier without
     the features. `tol` bounds what one more step would gain, in nats; None is as much as round-off allows for the mode
     and for two classes, and 1e-4 for more, whose averages are over points. `n_iter_` counts the steps of the search.
@@ -106,6 +106,7 @@ class BayesianLogisticRegression(ClassifierMixin, BaseEstimator):
 
     def decision_function(self, X: Any) -> np.ndarray:
         """The logits of `predict_proba`: the mean ones, drawn towards zero where they are uncertain."""
+        check_is_fitted(self)
         if self.curvature_ == "expected":
             return self._averaged(X)
         mean, variance = self._logits(X, True)

@@ -10,6 +10,7 @@ import scipy.sparse
 import torch
 from scipy.special import expit, log_softmax
 from sklearn.datasets import load_breast_cancer, load_digits
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, StratifiedKFold, train_test_split
 from sklearn.pipeline import make_pipeline
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from lapwing.bayes.fits import newton
 from lapwing.bayes.fits import newton as newton_steps
+from lapwing.bayes.fits.bound import Search
 from lapwing.bayes.fits.loss import Loss, PerOutput
 from lapwing.bayes.fits.newton import mode
 from lapwing.bayes.likelihoods import Bernoulli, Categorical
@@ -47,6 +49,11 @@ def problem(n: int, d: int, classes: int, seed: int = 0) -> tuple[np.ndarray, np
 
 SHAPES = {"binary": (60, 4, 2), "multinomial": (70, 5, 3), "wide binary": (12, 21, 2), "wide multinomial": (13, 19, 3)}
 PROBLEMS = {name: problem(*shape, seed=5) for name, shape in SHAPES.items()}
+
+
+def laplace(**options) -> BayesianLogisticRegression:
+    """Laplace's approximation at the mode."""
+    return BayesianLogisticRegression(curvature="mode", **options)
 
 
 @dataclass(frozen=True)
@@ -248,14 +255,23 @@ def test_a_mode_that_was_not_found_says_so():
         found.checked()
     x, y, _ = PROBLEMS["multinomial"]
     with pytest.raises(NotConverged, match="allow more steps"):
-        BayesianLogisticRegression(max_iter=1).fit(x, y)
+        laplace(max_iter=1).fit(x, y)
+
+
+def test_a_best_gaussian_that_was_not_found_says_so():
+    x, y, _ = PROBLEMS["multinomial"]
+    with pytest.warns(
+        ConvergenceWarning, match="not found in 1 steps: one more would gain .* nats; allow more with max_"
+    ):
+        short = BayesianLogisticRegression(max_iter=1).fit(x, y)
+    assert short.log_evidence_.value < BayesianLogisticRegression().fit(x, y).log_evidence_.value
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
 @pytest.mark.parametrize("precision", [0.1, 2.0])
 def test_without_intercept_the_mode_is_that_of_scikit_learn(name, precision):
     x, y, w = PROBLEMS[name]
-    ours = BayesianLogisticRegression(prior_precision=precision, fit_intercept=False).fit(x, y, sample_weight=w)
+    ours = laplace(prior_precision=precision, fit_intercept=False).fit(x, y, sample_weight=w)
     theirs = LogisticRegression(C=1 / precision, fit_intercept=False, tol=1e-10, solver="newton-cholesky").fit(x, y, w)
     assert ours.lambda_ == precision
     assert ours.coef_.shape == theirs.coef_.shape
@@ -273,7 +289,7 @@ def test_without_intercept_the_mode_is_that_of_scikit_learn(name, precision):
 def test_everything_is_that_of_a_dense_computation(name, intercept, weighted):
     x, y, w = PROBLEMS[name]
     w = w if weighted else np.ones(len(y))
-    model = BayesianLogisticRegression(prior_precision=0.4, fit_intercept=intercept).fit(x, y, sample_weight=w)
+    model = laplace(prior_precision=0.4, fit_intercept=intercept).fit(x, y, sample_weight=w)
     expected = reference(x, y, 0.4, w, intercept)
     c, d = expected.outputs, x.shape[1]
     weights = expected.mean.reshape(-1, c).numpy()
@@ -303,7 +319,7 @@ def test_the_evidence_of_two_weights_is_that_of_quadrature():
     x = rng.normal(size=(50, 2))
     y = (x @ [1.0, -0.5] + rng.logistic(size=50) > 0).astype(int)
     for precision, tolerance in ((1.0, 0.1), (1e5, 1e-4)):
-        model = BayesianLogisticRegression(prior_precision=precision, fit_intercept=False).fit(x, y)
+        model = laplace(prior_precision=precision, fit_intercept=False).fit(x, y)
         gradient = x.T @ (expit(x @ model.coef_[0]) - y) + precision * model.coef_[0]
         assert np.linalg.norm(gradient) < 1e-6
         axis = np.linspace(-9, 9, 301) * precision**-0.5  # prior standard deviations
@@ -312,12 +328,14 @@ def test_the_evidence_of_two_weights_is_that_of_quadrature():
         cell = (axis[1] - axis[0]) ** 2 * precision / (2 * np.pi)
         exact = np.log(np.exp(log_joint - log_joint.max()).sum() * cell) + log_joint.max()
         assert abs(model.log_evidence_.value - exact) < tolerance
+        below = BayesianLogisticRegression(prior_precision=precision, fit_intercept=False).fit(x, y).log_evidence_.value
+        assert exact - tolerance < below < exact + 1e-9
 
 
 @pytest.mark.parametrize("name", ["binary", "multinomial", "wide binary"])
 def test_the_tuned_precision_has_the_largest_evidence(name):
     x, y, _ = PROBLEMS[name]
-    model = BayesianLogisticRegression().fit(x, y)
+    model = laplace().fit(x, y)
     logs = np.log(model.lambda_) + np.concatenate([np.linspace(-6, 6, 7), np.linspace(-0.05, 0.05, 11)])
     evidence = np.array([reference(x, y, np.exp(log)).log_evidence for log in logs])
     # the search ends within 1e-3 of the best log precision, the fine grid has steps of 1e-2
@@ -325,17 +343,40 @@ def test_the_tuned_precision_has_the_largest_evidence(name):
     assert model.log_evidence_.value >= evidence.max() - 1e-6
 
 
-def test_labels_that_ignore_the_features_prune_them():
+@pytest.mark.parametrize("name", ["binary", "multinomial", "wide binary"])
+def test_the_tuned_precision_has_the_largest_bound(name):
+    x, y, _ = PROBLEMS[name]
+    model = BayesianLogisticRegression().fit(x, y)
+    logs = np.log(model.lambda_) + np.concatenate([np.linspace(-6, 6, 7), np.linspace(-0.05, 0.05, 11)])
+    fits = [BayesianLogisticRegression(prior_precision=np.exp(log)).fit(x, y) for log in logs]
+    bounds = np.array([one.log_evidence_.value for one in fits])
+    assert abs(logs[bounds.argmax()] - np.log(model.lambda_)) <= 0.0051
+    assert model.log_evidence_.value >= bounds.max() - 1e-6
+
+
+@pytest.mark.parametrize("curvature", ["expected", "mode"])
+def test_labels_that_ignore_the_features_prune_them(curvature):
     """Every row has the same labels, three of one class and two of the other."""
     x, y = np.repeat(np.random.default_rng(1).normal(size=(16, 3)), 5, axis=0), np.tile([0, 1, 0, 1, 1], 16)
-    model = BayesianLogisticRegression().fit(x, y)
+    model = BayesianLogisticRegression(curvature=curvature).fit(x, y)
     assert model.lambda_ == np.inf
     assert not model.coef_.any()
     mean, std = model.logits(x, return_std=True)
-    # the intercept's prior adds 0.01 to a precision of 80 · 0.24, and pulls by a hundredth of that of the logit
-    np.testing.assert_allclose(mean, np.log(1.5), rtol=0.01 / 19.2)
-    np.testing.assert_allclose(std, 19.2**-0.5, rtol=1e-3)
-    assert model.effective_dimension_.value == pytest.approx(19.2 / 19.21, abs=1e-5)
+    if curvature == "mode":
+        # the intercept's prior adds 0.01 to a precision of 80 · 0.24, and pulls by a hundredth of that of the logit
+        np.testing.assert_allclose(mean, np.log(1.5), rtol=0.01 / 19.2)
+        np.testing.assert_allclose(std, 19.2**-0.5, rtol=1e-3)
+        assert model.effective_dimension_.value == pytest.approx(19.2 / 19.21, abs=1e-5)
+    else:
+        # 80 · (0.6 − E σ) is the pull of the intercept's prior, and its precision is 80 · E σ′ beside it
+        nodes, quadrature = np.polynomial.hermite_e.hermegauss(60)
+        sigma = expit(mean[0] + std[0] * nodes)
+        average, slope = (np.stack([sigma, sigma * (1 - sigma)]) @ quadrature) / quadrature.sum()
+        assert 80 * (0.6 - average) == pytest.approx(INTERCEPT_PRECISION * mean[0], abs=1e-6)
+        np.testing.assert_allclose(std**-2.0, 80 * slope + INTERCEPT_PRECISION, rtol=1e-6)
+        np.testing.assert_allclose(model.predict_proba(x)[:, 1], average, rtol=1e-9)
+        determined = 80 * slope / (80 * slope + INTERCEPT_PRECISION)
+        assert model.effective_dimension_.value == pytest.approx(determined, abs=1e-5)
     assert not model.sample(3).any()
 
 
@@ -345,7 +386,7 @@ def test_probabilities_are_within_the_known_error_of_the_probit_approximation(la
     seen = 0
     for precision in (0.01, 0.3, 10.0, 100.0, 1000.0):
         x, y, _ = PROBLEMS["binary"]
-        model = BayesianLogisticRegression(prior_precision=precision).fit(x, y)
+        model = laplace(prior_precision=precision).fit(x, y)
         new = problem(50, 4, 3, seed=7)[0] * np.linspace(0.1, 4, 50)[:, None]
         mean, std = model.logits(new, return_std=True)
         exact = expit(mean[:, None] + std[:, None] * nodes) @ (quadrature / quadrature.sum())
@@ -376,11 +417,11 @@ def test_sparse_data_give_the_dense_answer(form, name):
 @pytest.mark.parametrize("sparse", [False, True])
 def test_matrix_free_fits_agree_within_their_errors(name, sparse, monkeypatch):
     x, y, w = PROBLEMS[name]
-    exact = BayesianLogisticRegression(prior_precision=0.5).fit(x, y, sample_weight=w)
+    exact = laplace(prior_precision=0.5).fit(x, y, sample_weight=w)
     monkeypatch.setattr(logistic, "EXACT_SIZE", 0)
     monkeypatch.setattr(newton, "DENSE_SIZE", 0)
     data = scipy.sparse.csr_array(x) if sparse else x
-    free = BayesianLogisticRegression(prior_precision=0.5).fit(data, y, sample_weight=w)
+    free = laplace(prior_precision=0.5).fit(data, y, sample_weight=w)
     np.testing.assert_allclose(free.coef_, exact.coef_, rtol=0, atol=1e-6)
     for ours, truth in (
         (free.log_evidence_, exact.log_evidence_),
@@ -403,18 +444,18 @@ def test_matrix_free_fits_agree_within_their_errors(name, sparse, monkeypatch):
 def test_a_matrix_free_fit_tunes_to_the_same_precision(monkeypatch):
     """Where the space holds every direction its sums are exact, so only the width of the search remains."""
     x, y, _ = PROBLEMS["binary"]
-    exact = BayesianLogisticRegression().fit(x, y)
+    exact = laplace().fit(x, y)
     monkeypatch.setattr(logistic, "EXACT_SIZE", 0)
-    free = BayesianLogisticRegression().fit(x, y)
+    free = laplace().fit(x, y)
     assert np.log(free.lambda_) == pytest.approx(np.log(exact.lambda_), abs=0.03)
     assert free.log_evidence_.value == pytest.approx(exact.log_evidence_.value, abs=1e-3)
 
 
 def test_a_basis_too_large_to_store_is_done_without(monkeypatch):
     x, y, _ = PROBLEMS["wide binary"]
-    exact = BayesianLogisticRegression(prior_precision=0.5).fit(x, y)
+    exact = laplace(prior_precision=0.5).fit(x, y)
     monkeypatch.setattr(logistic, "BASIS_BYTES", 100)
-    free = BayesianLogisticRegression(prior_precision=0.5).fit(x, y)
+    free = laplace(prior_precision=0.5).fit(x, y)
     assert free.sample(2).shape == (2, 1, 21)
     np.testing.assert_allclose(free.coef_, exact.coef_, rtol=0, atol=1e-6)
 
@@ -425,14 +466,14 @@ def test_a_space_too_large_for_memory_is_refused(monkeypatch):
     monkeypatch.setattr(logistic, "DRAWS", 2)
     monkeypatch.setattr(krylov, "available_bytes", lambda: 100)
     with pytest.raises(MemoryError, match="directions, and more do not fit in memory"):
-        BayesianLogisticRegression(prior_precision=0.01).fit(x, y)
+        laplace(prior_precision=0.01).fit(x, y)
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_draws_have_the_posterior_covariance(name):
     """With the intercept, and on wide data where most directions have none."""
     x, y, w = PROBLEMS[name]
-    model = BayesianLogisticRegression(prior_precision=0.4).fit(x, y, sample_weight=w)
+    model = laplace(prior_precision=0.4).fit(x, y, sample_weight=w)
     expected = reference(x, y, 0.4, w)
     draws, intercepts = model.sample(20_000, return_intercept=True)
     constant = intercepts + draws @ (w @ x / w.sum())
@@ -456,19 +497,20 @@ def test_a_large_uncertain_logit_can_mean_a_smaller_probability():
     assert all(std[i] > std[j] for i, j in pairs)
 
 
+@pytest.mark.parametrize("curvature", ["expected", "mode"])
 @pytest.mark.parametrize("classes", [2, 3])
-def test_separable_data_have_a_finite_answer(classes):
+def test_separable_data_have_a_finite_answer(classes, curvature):
     rng = np.random.default_rng(0)
     y = np.arange(45) % classes
     x = rng.normal(size=(45, 2)) * 0.1 + np.array([[0.0, 0.0], [3.0, 0.0], [0.0, 3.0]])[y]
     for precision in (None, 1e-6):
-        model = BayesianLogisticRegression(prior_precision=precision).fit(x, y)
+        model = BayesianLogisticRegression(curvature=curvature, prior_precision=precision).fit(x, y)
         assert model.score(x, y) == 1
         assert np.isfinite(model.coef_).all()
         assert np.isfinite(model.log_evidence_.value)
         far = model.predict_proba(np.array([[100.0, -90.0], [-80.0, 100.0], [70.0, 70.0]]))
         assert np.isfinite(far).all()
-    tuned = BayesianLogisticRegression().fit(x, y)
+    tuned = BayesianLogisticRegression(curvature=curvature).fit(x, y)
     # a point between the classes is uncertain, those of the data are not
     assert tuned.predict_proba([[1.0, 1.0]]).max() < tuned.predict_proba(x).max(1).min()
 
@@ -481,8 +523,12 @@ def test_text_labels_class_imbalance_and_order():
     model = BayesianLogisticRegression().fit(x, np.where(rare, "rare", "common"))
     assert model.classes_.tolist() == ["common", "rare"]
     # at the mode the residuals sum to the pull of the intercept's prior
-    logits, constant = model.logits(x), model.intercept_[0] + model.coef_[0] @ x.mean(0)
+    at_mode = laplace().fit(x, rare)
+    logits, constant = at_mode.logits(x), at_mode.intercept_[0] + at_mode.coef_[0] @ x.mean(0)
     assert (rare - expit(logits)).sum() == pytest.approx(INTERCEPT_PRECISION * constant, abs=1e-6)
+    # and averaged over the best Gaussian those of its own probabilities do
+    averaged, constant = model.predict_proba(x)[:, 1], model.intercept_[0] + model.coef_[0] @ x.mean(0)
+    assert (rare - averaged).sum() == pytest.approx(INTERCEPT_PRECISION * constant, abs=1e-6)
     assert set(model.predict(x)) <= {"common", "rare"}
     x, y, _ = PROBLEMS["multinomial"]
     names = np.array(["b", "c", "a"])[y]
@@ -490,13 +536,14 @@ def test_text_labels_class_imbalance_and_order():
     np.testing.assert_allclose(named.predict_proba(x), numbered.predict_proba(x)[:, [2, 0, 1]], atol=1e-6)
 
 
+@pytest.mark.parametrize("curvature", ["expected", "mode"])
 @pytest.mark.parametrize("name", ["binary", "multinomial"])
-def test_weights_count_rows(name):
+def test_weights_count_rows(name, curvature):
     x, y, _ = PROBLEMS[name]
     counts = np.arange(len(y)) % 4
     counts[: len(np.unique(y))] = 1
-    counted = BayesianLogisticRegression().fit(x, y, sample_weight=counts)
-    repeated = BayesianLogisticRegression().fit(np.repeat(x, counts, axis=0), np.repeat(y, counts))
+    counted = BayesianLogisticRegression(curvature=curvature).fit(x, y, sample_weight=counts)
+    repeated = BayesianLogisticRegression(curvature=curvature).fit(np.repeat(x, counts, axis=0), np.repeat(y, counts))
     assert counted.lambda_ == pytest.approx(repeated.lambda_, rel=1e-6)
     assert counted.log_evidence_.value == pytest.approx(repeated.log_evidence_.value, abs=1e-8)
     np.testing.assert_allclose(counted.coef_, repeated.coef_, rtol=0, atol=1e-6)
@@ -509,19 +556,20 @@ def test_a_class_without_weight_keeps_its_place():
     assert model.predict_proba(x)[:, 2].max() < 0.1
 
 
-def test_constant_columns_and_offsets_change_nothing():
+@pytest.mark.parametrize("curvature", ["expected", "mode"])
+def test_constant_columns_and_offsets_change_nothing(curvature):
     x, y, _ = PROBLEMS["binary"]
-    base = BayesianLogisticRegression().fit(x, y)
-    extra = BayesianLogisticRegression().fit(np.column_stack([x, np.full(len(x), 7.0)]), y)
+    base = BayesianLogisticRegression(curvature=curvature).fit(x, y)
+    extra = BayesianLogisticRegression(curvature=curvature).fit(np.column_stack([x, np.full(len(x), 7.0)]), y)
     assert extra.coef_[0, -1] == pytest.approx(0, abs=1e-9)
     assert extra.log_evidence_.value == pytest.approx(base.log_evidence_.value, abs=1e-6)
     moved = np.column_stack([x[:4], np.full(4, 7.0)])
     np.testing.assert_allclose(extra.predict_proba(moved), base.predict_proba(x[:4]), rtol=1e-5)
     # centring x + 1e6 leaves an absolute error of eps · 1e6, about 1e-10 of x
-    far = BayesianLogisticRegression().fit(x + 1e6, y)
+    far = BayesianLogisticRegression(curvature=curvature).fit(x + 1e6, y)
     assert far.lambda_ == pytest.approx(base.lambda_, rel=1e-5)
     np.testing.assert_allclose(far.predict_proba(x[:4] + 1e6), base.predict_proba(x[:4]), rtol=1e-5)
-    nothing = BayesianLogisticRegression().fit(np.full((len(y), 3), 2.0), y)
+    nothing = BayesianLogisticRegression(curvature=curvature).fit(np.full((len(y), 3), 2.0), y)
     assert nothing.lambda_ == np.inf
     np.testing.assert_allclose(nothing.predict_proba([[2.0, 2.0, 2.0]])[0, 1], y.mean(), rtol=1e-2)
 
@@ -567,18 +615,24 @@ def test_bad_parameters_get_a_clear_error(options):
 def test_priors_too_wide_for_the_arithmetic_are_refused_when_given_and_passed_over_when_tuned():
     x = np.column_stack([X, X @ [1.0, 2.0, -1.0, 0.5], X.sum(1)])
     with pytest.raises(FloatingPointError, match="posterior precision of 6 weights indefinite"):
+        laplace(prior_precision=1e-25, fit_intercept=False).fit(x, Y)
+    with pytest.warns(ConvergenceWarning, match="the best Gaussian was not found"):
         BayesianLogisticRegression(prior_precision=1e-25, fit_intercept=False).fit(x, Y)
-    assert 0 < BayesianLogisticRegression().fit(x, Y).lambda_ < np.inf
+    for model in (laplace(), BayesianLogisticRegression()):
+        assert 0 < model.fit(x, Y).lambda_ < np.inf
 
 
-def test_an_interrupted_fit_leaves_the_estimator_as_it_was(monkeypatch):
-    model, fresh = BayesianLogisticRegression().fit(X, Y), BayesianLogisticRegression()
+@pytest.mark.parametrize("curvature", ["expected", "mode"])
+def test_an_interrupted_fit_leaves_the_estimator_as_it_was(curvature, monkeypatch):
+    fresh = BayesianLogisticRegression(curvature=curvature)
+    model = BayesianLogisticRegression(curvature=curvature).fit(X, Y)
     before = dict(vars(model))
 
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(newton_steps, "mode", interrupt)
+    monkeypatch.setattr(Search, "ascend", interrupt)
     for estimator in (model, fresh):
         with pytest.raises(KeyboardInterrupt):
             estimator.fit(X[:, :3], Y)
@@ -662,7 +716,7 @@ def test_digits():
     x, new, y, targets = train_test_split(x, y, random_state=0, stratify=y)
     scaler = StandardScaler().fit(x)
     x, new = scaler.transform(x), scaler.transform(new)
-    model = BayesianLogisticRegression().fit(x, y)
+    model = laplace().fit(x, y)
     theirs = LogisticRegression(C=1 / model.lambda_, max_iter=2000).fit(x, y)
     assert model.coef_.shape == (10, 64)
     assert model.score(new, targets) > 0.95

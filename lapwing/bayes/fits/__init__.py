@@ -7,7 +7,7 @@ from lapwing.bayes.fits.laplace import (
     LaplaceAtMode,
     LaplaceAtPoint,
     ModeSearch,
-    check_not_interpolating,
+    interpolation,
 )
 from lapwing.bayes.fits.variational import Variational
 
@@ -24,6 +24,6 @@ __all__ = [
     "NetworkWeights",
     "Packed",
     "Variational",
-    "check_not_interpolating",
     "fit_of",
+    "interpolation",
 ]

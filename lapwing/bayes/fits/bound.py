@@ -8,8 +8,8 @@ Where it is largest B is the curvature of −log p averaged over q, and Am = Φ�
 A step goes some way from B to that average and takes a Newton step with it: a natural gradient. Steps are mixed as
 Anderson (1965) does, and no step is kept that lowers the bound.
 
-Weights are whitened: θ = scale · α^−½ · z with z standard normal, so that f = offset + α^−½ Fz. B is kept as W = B/α. At
-fixed z and W the precision α scales mean and width of the outputs together and leaves the rest of the bound alone:
+Weights are whitened: θ = scale · α^−½ · z with z standard normal, so that f = offset + α^−½ Fz. B is kept as W = B/α.
+At fixed z and W the precision α scales mean and width of the outputs together and leaves the rest of the bound alone:
 that is how it is tuned, within the same loop, without a new factorisation.
 """
 
@@ -36,6 +36,7 @@ ROUND_OFF = 1e-12  # of the bound
 LARGEST_STEP = 1.5  # of log α
 START = 2.0  # standard deviation of the outputs under the prior that a search begins with,
 ENDS = 0.3, 16.0  # and those of rough searches, since the bound may have several maxima in α
+WIDEST = 60.0, 1e4  # standard deviation of the outputs under the prior, of several and of one; there only ratios count
 ROUGH, ROUGH_STEPS = 0.05, 12  # nats and steps of those
 SAME = 0.5  # in log α: a rough search that ends this near to a maximum has found that one
 
@@ -64,6 +65,16 @@ class Rows:
         if self.left_out is not None:
             total += float(self.left_out.diagonal(dim1=1, dim2=2).sum())
         return max(total / max(1, self.offset.numel()), 1e-300)
+
+    @property
+    def lowest(self) -> float:
+        """log α below which outputs are so wide that points no longer tell one width from another."""
+        return log(self.prior_variance / WIDEST[self.offset.shape[1] == 1] ** 2)
+
+    def without(self, columns: int) -> Rows:
+        """The same with so many free columns of zeros: weights whose prior has no width."""
+        n, k, _ = self.free.shape
+        return replace(self, free=self.free.new_zeros(n, k, columns), left_out=None)
 
     def columns(self, log_precision: float) -> Tensor:  # (n, k, q + p)
         """All columns in units of the free ones."""
@@ -143,18 +154,27 @@ class Search:
         self.stiffness = 1.0  # minus the second derivative of the bound in log α
 
     def start(self, log_precision: float) -> Approximation:
-        """The prior itself."""
+        """The prior itself, or where the likelihood has no finite average under that a narrower Gaussian."""
         n, k = self.rows.offset.shape
-        nothing = torch.zeros(n, k, k, dtype=torch.float64)
-        found = self.at(log_precision, torch.zeros(self.rows.size, dtype=torch.float64), nothing)
-        if found is None:
-            raise FloatingPointError(
-                "the likelihood has no finite average under so wide a prior: use a larger prior precision"
-            )
-        return found
+        mean = torch.zeros(self.rows.size, dtype=torch.float64)
+        units = torch.eye(k, dtype=torch.float64).expand(n, k, k)
+        for curvature in (0.0, *(10.0**power for power in range(-6, 13, 3))):
+            found = self.at(log_precision, mean, curvature / self.rows.prior_variance * units)
+            if found is not None:
+                return found
+        raise FloatingPointError(
+            "the likelihood has no finite average under so wide a prior: use a larger prior precision"
+        )
 
-    def at(self, log_precision: float, mean: Tensor, curvature: Tensor, towards: float = 0.0, residual: Tensor | None = None) -> Approximation | None:
-        """The Gaussian with this W, its mean as given or a Newton step of some length from there; None where it is none."""
+    def at(
+        self,
+        log_precision: float,
+        mean: Tensor,
+        curvature: Tensor,
+        towards: float = 0.0,
+        residual: Tensor | None = None,
+    ) -> Approximation | None:
+        """The Gaussian with this W, its mean as given or a Newton step from there; None where there is none."""
         self.evaluations += 1
         columns = self.rows.columns(log_precision)
         flat = columns.reshape(-1, columns.shape[2])
@@ -204,7 +224,8 @@ class Search:
         moving = rows.free @ at.mean[:free]
         slope = 0.5 * float((curvature * at.shared).sum() - (gradient * moving).sum())
         return replace(
-            at, log_precision=log_precision, averages=Averages(total, gradient, curvature), residual=residual, slope=slope
+            at, log_precision=log_precision, averages=Averages(total, gradient, curvature), residual=residual,
+            slope=slope,
         )  # fmt: skip
 
     def moved(self, at: Approximation, log_precision: float) -> Approximation | None:
@@ -219,7 +240,8 @@ class Search:
         history: list[Approximation] = []
         length = 1.0
         for steps in range(self.max_steps):
-            if at.gap <= self.tol and (not tune or at.slope**2 <= 2 * self.stiffness * self.tol):
+            at_end = at.log_precision <= self.rows.lowest + 1e-3 and at.slope < 0
+            if at.gap <= self.tol and (not tune or at_end or at.slope**2 <= 2 * self.stiffness * self.tol):
                 return Ascent(at, steps, self.evaluations, True)
             history = [*history, at][-DEPTH:]
             found = self._higher(self._mixed(at, history), at) if len(history) > 1 else None
@@ -262,13 +284,14 @@ class Search:
         for share, one in zip(shares, history, strict=True):
             mean += share * (one.mean + MIXING * one.newton)
             curvature += share * (one.curvature + MIXING * one.change)
-        return self.at(log_precision, mean, curvature)
+        return self.at(max(log_precision, min(self.rows.lowest, at.log_precision)), mean, curvature)
 
     def _tuned(self, at: Approximation) -> Approximation:
         """A secant step of log α towards a slope of zero."""
         limit = LARGEST_STEP
         for _ in range(3):
             step = max(-limit, min(limit, at.slope / self.stiffness))
+            step = max(step, min(0.0, self.rows.lowest - at.log_precision))
             if abs(step) < 1e-12:
                 return at
             found = self.moved(at, at.log_precision + step)
@@ -287,7 +310,7 @@ def maximum(rows: Rows, tol: float, max_steps: int = MAX_STEPS, *, from_ends: bo
     for std in ENDS if from_ends else ():
         rough = _tuned_from(rows, std, max(tol, ROUGH), ROUGH_STEPS)
         elsewhere = abs(rough.at.log_precision - best.at.log_precision) > SAME
-        if elsewhere and rough.at.bound > best.at.bound - 1:
+        if elsewhere and rough.at.bound > best.at.bound - 2 * ROUGH:
             search = Search(rows, tol, max_steps)
             best = max(best, search.ascend(rough.at, tune=True), key=lambda one: one.at.bound)
     return best
@@ -310,6 +333,9 @@ def from_near(rows: Rows, near: Ascent, log_precision: float, tol: float, max_st
     search = Search(rows, tol, max_steps)
     at = near.at
     change = exp(at.log_precision - log_precision)
-    starts = [search.at(log_precision, at.mean, at.curvature), search.at(log_precision, at.mean / change**0.5, at.curvature * change)]
+    starts = [
+        search.at(log_precision, at.mean, at.curvature),
+        search.at(log_precision, at.mean / change**0.5, at.curvature * change),
+    ]
     known = [one for one in starts if one is not None] or [search.start(log_precision)]
     return search.ascend(max(known, key=lambda one: one.bound), tune=False)

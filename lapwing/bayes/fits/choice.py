@@ -18,7 +18,7 @@ Curvature = Literal["expected", "mode", "network"]
 
 
 def pointwise(model: LinearModel) -> Curvature:
-    """Where Laplace's approximation takes it: at the network's outputs, or where the model is linear itself at its mode."""
+    """Where Laplace's approximation takes it: at the network's outputs, or of a model that is linear at its mode."""
     return "mode" if model.point is None else "network"
 
 
@@ -28,8 +28,8 @@ def fit_of(
 ) -> Fit:  # fmt: skip
     """How mean and curvature of a model's likelihood are found; its features are stored where they fit.
 
-    The curvature is that averaged over the posterior, or that at the mode, or that at the network's own outputs; None is
-    Laplace's. `free` says which precisions are to be found, by default all.
+    The curvature is that averaged over the posterior, or that at the mode, or that at the network's own outputs; None
+    is Laplace's. `free` says which precisions are to be found, by default all.
     """
     if model.likelihood.constant_curvature:
         return LeastSquares(model.surrogate())

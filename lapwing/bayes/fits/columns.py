@@ -11,8 +11,9 @@ from torch import Tensor
 from lapwing.linalg.operators import Dense
 from lapwing.linalg.spectral import by_rows
 
-LARGEST = 900  # coordinates; beyond, rows are chosen that stand for all
-LEFT = 1e-6  # share of the prior variance that chosen rows may leave
+LARGEST = 600  # coordinates; beyond, rows are chosen that stand for all,
+LARGEST_GRAM = 6000  # up to so many; columns of more rows are taken as they are
+LEFT = 1e-5  # share of the prior variance that chosen rows may leave
 
 
 @final
@@ -36,7 +37,7 @@ class Reduced:
 def reduced(columns: Tensor, k: int) -> Reduced:  # (n · k, d)
     """The columns in the coordinates of their row space where rows are fewer, exactly up to a size."""
     rows, d = columns.shape
-    if d <= min(rows, LARGEST):
+    if d <= min(rows, LARGEST) or rows > LARGEST_GRAM:
         return Reduced(columns, None, None)
     if rows <= LARGEST:
         spectrum, design = by_rows(Dense(columns))
@@ -50,7 +51,7 @@ def reduced(columns: Tensor, k: int) -> Reduced:  # (n · k, d)
 
 
 def pivoted(gram: Tensor, most: int, left: float) -> tuple[Tensor, Tensor]:  # (n, n) -> (q,), (n, q)
-    """Rows whose span holds nearly all of a Gram matrix, the longest remainder first, and its Cholesky factor by them."""
+    """Rows whose span holds nearly all of a Gram matrix, the longest remainder first, and its factor by them."""
     n = len(gram)
     remainder = gram.diagonal().clone()
     enough = left * float(remainder.sum())

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from lapwing.bayes.evidence import Moments, Precisions, Problem, grouped
 from lapwing.bayes.fits import newton, spans
-from lapwing.bayes.fits.interface import Fit, LeastSquares, Packed, Preconditioning, carried, in_units_of, nothing_known
+from lapwing.bayes.fits.interface import Fit, Packed, Preconditioning, carried, in_units_of, nothing_known
 from lapwing.bayes.fits.loss import Loss
 from lapwing.bayes.fits.newton import AS_NEEDED, Mode, NewtonSteps
 from lapwing.bayes.fits.spans import Span
@@ -203,6 +203,10 @@ class ModeSearch:
         return ModeSearch(model, prior, design, tensors["start"], space)
 
 
+class NoMode(FloatingPointError, ValueError):
+    """A density without a bound under so wide a prior: a search goes elsewhere, and where there is nowhere says so."""
+
+
 class _Modes:
     """Modes one after another, each started from the last: the state of one search for precisions."""
 
@@ -219,7 +223,7 @@ class _Modes:
         except FloatingPointError as failure:
             if self.search.likelihood.log_concave:
                 raise
-            raise ValueError(
+            raise NoMode(
                 "under a wide prior this likelihood has no mode: data fitted perfectly, with a variance of "
                 "zero, have no bound on their density; pass validation=(x, y), or a prior with a precision"
             ) from failure
@@ -436,22 +440,17 @@ class LaplaceAtMode(Laplace):
         return LaplaceAtMode(ModeSearch.unpack(tensors, context), context.prior)
 
 
-def check_not_interpolating(model: LinearModel) -> None:
-    """Refuse training data that a network fits perfectly."""
+def interpolation(model: LinearModel) -> float | None:
+    """The mean confidence of a network in its training labels, where it fits them perfectly."""
     if model.point is None:
-        return
+        return None
     of = model.likelihood
     found = of.confidence(of.reshape_outputs(model.outputs_at_point(), model.targets), model.targets)
     if found is None:
-        return
+        return None
     each = found.reshape(len(model.targets), -1).mean(1)
     confidence = float((each * model.weights).sum() / model.weights.sum())
-    if confidence >= INTERPOLATES:
-        raise ValueError(
-            f"this network fits its training data perfectly (mean confidence {confidence:.3f}), so they cannot tell "
-            "how wide its error bars should be; pass validation=(x, y), a few hundred points suffice, or a prior with "
-            "a precision"
-        )
+    return confidence if confidence >= INTERPOLATES else None
 
 
 def _over(coordinates: Tensor, units: Tensor) -> Tensor:

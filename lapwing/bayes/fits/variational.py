@@ -107,6 +107,10 @@ class BoundSearch:
             return bound.at_precision(self.rows, log(precision), self.tol, self.max_steps)
         return bound.from_near(self.rows, near, log(precision), self.tol, self.max_steps)
 
+    def bound_without(self) -> float:
+        """The bound where the free weights are zero."""
+        return bound.at_precision(self.rows.without(1), 0.0, self.tol, self.max_steps).at.bound
+
     def weights(self, at: Ascent) -> Tensor:  # (d,)
         """The mean of the weights."""
         own, coordinates = self.prior.group_of == self.group, at.at.mean
@@ -247,12 +251,16 @@ class Variational(Fit):
         return self.search.spectrum(self.ascent)
 
     def optimum(self) -> tuple[Variational, Optimum]:
-        """The fit at the precision where the bound is largest."""
-        found = self.search.maximum()
+        """The fit at the precision where the bound is largest: infinity where it is largest without these weights."""
+        search, found = self.search, self.search.maximum()
         precision = self.prior.precision.clone()
-        precision[self.search.group] = torch.tensor(found.at.log_precision, dtype=torch.float64).exp()
+        precision[search.group] = torch.tensor(found.at.log_precision, dtype=torch.float64).exp()
+        if search.model.point is None and search.bound_without() >= found.at.bound - search.tol:
+            search = replace(search, rows=search.rows.without(search.rows.free.shape[2]))
+            found = bound.at_precision(search.rows, 0.0, search.tol, search.max_steps)
+            precision[search.group] = torch.inf
         at = Precisions(precision, torch.ones(1, dtype=torch.float64))
-        fit = replace(self, prior=replace(self.prior, precision=precision), known=found)
+        fit = replace(self, search=search, prior=replace(self.prior, precision=precision), known=found)
         return fit, Optimum(at, found.steps, found.converged, (found.at.bound,))
 
     def at(
@@ -294,10 +302,8 @@ class Variational(Fit):
     def in_multiples(self, curvature: Problem, prior: DiagonalPrior, noise_precision: Tensor) -> Problem:
         def moments(at: Precisions) -> Moments:
             found = self.moments(Precisions(prior.precision * at.prior, noise_precision * at.noise))
-            return replace(
-                found, weights=in_units_of(replace(prior, precision=prior.precision * at.prior), found.weights) / at.prior,
-                determined=found.leverage,
-            )  # fmt: skip
+            there = replace(prior, precision=prior.precision * at.prior)
+            return replace(found, weights=in_units_of(there, found.weights) / at.prior, determined=found.leverage)
 
         return replace(curvature, moments=moments, one_by_one=True, points=POINTS, lowest_ratio=0.0)
 
@@ -330,8 +336,9 @@ class Variational(Fit):
         """The columns in their coordinates, with labels and weights: all that another precision needs."""
         search, found = self.search, self.ascent.at
         model, columns = search.model, search.columns
+        fixed = search.prior.group_of[search.prior.group_of != search.group]
         tensors = {
-            "design": columns.design, "fixed": search.rows.fixed * search.prior.precision.sqrt()[search.prior.group_of[search.prior.group_of != search.group]],
+            "design": columns.design, "fixed": search.rows.fixed * search.prior.precision.sqrt()[fixed],
             "targets": model.targets, "counts": model.weights, "mean": found.mean, "curvature": found.curvature,
         }  # fmt: skip
         if columns.basis is not None:
@@ -366,14 +373,16 @@ class Variational(Fit):
         )  # fmt: skip
         steps = NewtonSteps(plain.get("tol"), plain.get("max_steps"))
         search = BoundSearch(model, prior, group, columns, rows, steps)
-        found = bound.Search(rows, search.tol, 1).at(log(float(prior.precision[group])), tensors["mean"], tensors["curvature"])
+        found = bound.Search(rows, search.tol, 1).at(
+            log(float(prior.precision[group])), tensors["mean"], tensors["curvature"]
+        )
         if found is None:
             raise ValueError("the file holds a curvature that no posterior has")
         return Variational(search, prior, None, Ascent(found, plain["steps"], 0, plain.get("converged", True)))
 
 
 def contrasted(model: LinearModel, scale: Tensor) -> Tensor:  # (n, k, d)
-    """Features in units of the prior's scale, as contrasts of the outputs of each datum; every output where it is alone."""
+    """Features in units of the prior's scale, as contrasts of the outputs of each datum, or of each by itself."""
     rows = _stored(model).dense().double() * scale
     if _alone(model):
         return rows[:, None]

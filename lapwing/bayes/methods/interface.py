@@ -250,6 +250,11 @@ class WeightPosterior(ABC):
         return False
 
     @property
+    def evidence_is_bound(self) -> bool:
+        """Whether the log evidence is a lower bound on it."""
+        return False
+
+    @property
     def is_cut_short(self) -> bool:
         """Whether memory ended the work before its tolerance was reached."""
         return False
@@ -387,6 +392,10 @@ class WhitenedPosterior(WeightPosterior):
     @property
     def moves(self) -> bool:
         return self.fit.moves
+
+    @property
+    def evidence_is_bound(self) -> bool:
+        return self.fit.is_bound
 
     def covariance(self) -> Tensor:
         return self.whitened.covariance()

@@ -11,6 +11,12 @@ from torch import Tensor
 from lapwing.bayes.diagnostics import Diagnostics
 from lapwing.bayes.priors import DiagonalPrior
 
+SIMPLER = {
+    "temperature scaling": "on these held-out data temperature scaling is as good as this posterior, and cheaper: its "
+    "probabilities are used; the posterior ranks inputs (novelty, mutual_information)",
+    "network alone": "on these held-out data the network alone is as good as this posterior, and cheaper: its "
+    "probabilities are used; the posterior ranks inputs (novelty, mutual_information)",
+}
 FAR = 1.5  # times the noise that the linear model leaves
 WANTED = {
     "stiffest": "no error bars from the weights, so noise or a temperature alone do as well",
@@ -31,10 +37,29 @@ def described(posterior: Posterior) -> str:
         f"  {_noise(posterior)}",
         f"  effective dimension {posterior.effective_dimension}",
     ]
+    if told.curvature is not None:
+        lines.append(f"  curvature           {told.curvature}")
     if told.tuned_by == "evidence":
-        lines.append(f"  log evidence        {posterior.log_evidence}{_at_weights(told)}")
+        lines.append(f"  log evidence        {posterior.log_evidence}{_at_weights(told)}{_bound(posterior)}")
     lines.append(f"  draws               {told.draws}, seed {posterior.seed}")
-    return "\n".join(_broken(line) for line in lines)
+    return "\n".join([*(_broken(line) for line in lines), *_candidates(told)])
+
+
+def _bound(posterior: Posterior) -> str:
+    return ", a lower bound" if posterior.gaussian.evidence_is_bound else ""
+
+
+def _candidates(told: Diagnostics) -> list[str]:
+    """What was compared on held-out data, the best first, and where the network alone does as well the advice."""
+    if told.candidates is None or told.candidate is None:
+        return []
+    ranked = sorted(told.candidates.items(), key=lambda item: -item[1])
+    lines = [f"  held-out NLL        {-score:.4f}  {name}" for name, score in ranked]
+    first, *others = lines
+    found = [f"{first} (makes the probabilities)", *(" " * 22 + line[22:] for line in others)]
+    if told.candidate in SIMPLER:
+        found.append(_broken(f"  advice              {SIMPLER[told.candidate]}"))
+    return found
 
 
 def _broken(line: str) -> str:

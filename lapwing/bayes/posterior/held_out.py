@@ -24,6 +24,8 @@ Temperature = float | Literal["tune"]
 NETWORK, SCALED = "network alone", "temperature scaling"  # candidates for the probabilities of new observations
 OWN, HELD_OUT = "posterior", "posterior, precision by held-out data"
 TEMPERATURES = 0.2, 20.0  # between which one is looked for: few data would choose any
+COST = 0.03  # nats
+MOST_RAISED = 40.0  # in log precision: no posterior is wider than its network then
 LEAST = -1e4  # a log density below counts as this: one impossible datum must not hide what the others say
 
 
@@ -133,6 +135,34 @@ def _chosen(
         kept, diagnostics=told, network_temperature=temperatures.get(winner), link=found.link,
         held_out_curve=found.held_out_curve, network_residual_rms=None,
     )  # fmt: skip
+
+
+def no_wider_than_training_allows(posterior: Posterior) -> Posterior:
+    """A posterior around a network's own outputs whose training labels are no less likely than the network has them.
+
+    By evidence such a posterior is often far too wide for class labels. So its precision is raised until averaging over
+    it costs its own training labels at most `COST` nats each.
+    """
+    model, point = posterior.model, posterior.map.point
+    if point is None or posterior.map.centre == "linear" or model is None:
+        return posterior
+    of = posterior.likelihood
+    outputs = of.reshape_outputs(model.outputs_at_point(), model.targets)
+    shares = _shares(model.weights, model.targets.numel())
+    known = HeldOut(of, posterior.link, model.targets, tuple(outputs.shape), shares, False)
+    full = posterior.map.outputs is not None and of.are_linked(outputs)
+    over = posterior.gaussian.over_ratio(model.features, tuple(outputs.shape), full=full, around=outputs)
+    if over is None:
+        return posterior
+    alone = replace(known, link="probit").density(outputs, Spread(torch.zeros_like(outputs), None))[0]
+
+    def cost(log_multiple: float) -> float:
+        return alone - known.density(*over(float(np.exp(-log_multiple))))[0]
+
+    if cost(0.0) <= COST:
+        return posterior
+    raised = scipy.optimize.brentq(lambda x: cost(x) - COST, 0.0, MOST_RAISED, xtol=1e-2)
+    return posterior.at_multiple(float(np.exp(raised)), 1.0, "evidence, raised so that training labels stay likely")
 
 
 def _check_noise(of: Likelihood, outputs: int | None) -> None:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 Mean = Literal["linear", "network"]
 NOT_AROUND = (
-    "this posterior is that of Jθ alone, in which the network's own outputs have no place: leave it at mean='linear', or "
-    "fit with curvature='network'"
+    "this posterior is that of Jθ alone, in which the network's own outputs have no place: leave it at mean='linear', "
+    "or fit with curvature='network'"
 )
 BLOCK_ELEMENTS = 2**23  # of rows used at once
 NO_NETWORK = "mean='network' is for a linearised network: this model is linear itself, so leave it at mean='linear'"
@@ -172,7 +172,9 @@ def _root(of: Likelihood, model: LinearModel, outputs: Tensor) -> Tensor:  # (n,
     return of.hessian_root(outputs, units, model.weights, model.targets).reshape(n, m, m)
 
 
-def _averaged_slope(of: Likelihood, model: LinearModel, outputs: Tensor, covariance: Tensor) -> Tensor:  # outputs' shape
+def _averaged_slope(
+    of: Likelihood, model: LinearModel, outputs: Tensor, covariance: Tensor
+) -> Tensor:  # outputs' shape
     """The gradient of log p averaged over the outputs with their covariance (n, m, m)."""
     wide = covariance[:, 0, 0] if outputs.ndim == 1 else covariance
     return counted(of.expected(outputs, wide, model.targets).gradient, model.weights)

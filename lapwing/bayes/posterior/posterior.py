@@ -33,7 +33,6 @@ from lapwing.linalg.estimators import Estimate
 from lapwing.linalg.memory import check_memory
 from lapwing.linalg.operators import LinearOperator
 
-
 Centre = Literal["network", "linear"]
 
 
@@ -137,7 +136,10 @@ class Posterior:
 
     @property
     def log_evidence(self) -> Estimate:
-        """log p(y) at the precisions of this posterior, worked out when asked for."""
+        """log p(y) at the precisions of this posterior, worked out when asked for.
+
+        Where the curvature is averaged over the posterior (labels and counts by Exact()) it is a lower bound.
+        """
         return self.gaussian.evidence().log_evidence
 
     @property

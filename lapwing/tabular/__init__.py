@@ -1,0 +1,5 @@
+"""scikit-learn estimators for tables, which need nothing but X and y."""
+
+from lapwing.tabular.regressor import BayesianMLPRegressor
+
+__all__ = ["BayesianMLPRegressor"]

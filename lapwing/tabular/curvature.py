@@ -1,0 +1,226 @@
+"""Gaussian posteriors of linearised networks, from a matrix of the weights or one of the rows, whichever is smaller.
+
+Everything is relative to the noise: with rows R of the Jacobian, each times the root of its observation's weight, and
+prior variances v in units of the noise variance, the posterior precision is (RᵀR + 1/v) / noise variance. What is
+decomposed is I + √v RᵀR √v or, with the same determinant, I + R v Rᵀ; both stay well-conditioned where v is near zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, final
+
+import torch
+from scipy.linalg.blas import dsyrk
+from torch import Tensor
+
+from lapwing.tabular.networks import Jacobian, Layers
+
+BLOCK_ELEMENTS = 2**23  # of dense rows at once
+ROWS_PER_WEIGHT = 1.0  # up to here a matrix of the rows is the cheaper one
+
+Variances = tuple[Tensor, ...]  # a layer each: (b, inputs + 1), of all weights that leave an input
+
+
+class Conditioned(Protocol):
+    """The posterior at given prior variances, in units of the noise variance."""
+
+    @property
+    def variances(self) -> Variances:
+        """Of the prior."""
+
+    def log_determinant(self) -> Tensor:  # (b,)
+        """log det (I + R v Rᵀ)."""
+
+    def solve(self, gradient: Layers) -> Layers:
+        """(RᵀR + 1/v)⁻¹ g."""
+
+    def determined(self) -> Variances:
+        """For every column of every layer's matrix, the number of its weights that the data determine."""
+
+    def output_variances(self, jacobian: Jacobian) -> Tensor:  # (b, rows)
+        """The diagonal of J (RᵀR + 1/v)⁻¹ Jᵀ."""
+
+    def draws(self, weight_normals: Tensor, row_normals: Tensor) -> Tensor:  # (b, p, draws)
+        """Draws of N(0, (RᵀR + 1/v)⁻¹) from standard normals, (b, p, draws) and (b, rows, draws)."""
+
+    def __getitem__(self, chosen: Tensor) -> Conditioned:
+        """Of some of the networks."""
+
+    @property
+    def rows_needed(self) -> int:
+        """How many rows of normals `draws` takes."""
+
+
+class Curvature(Protocol):
+    """What the data say about the weights, before a prior."""
+
+    def at(self, variances: Variances) -> Conditioned:
+        """With a prior."""
+
+
+def curvature(rows: Jacobian) -> Curvature:
+    """By the smaller matrix."""
+    weights = sum(high * wide for high, wide in rows.shapes)
+    if rows.rows <= ROWS_PER_WEIGHT * weights:
+        return RowCurvature(rows)
+    return WeightCurvature.of(rows)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class RowCurvature:
+    """Of fewer rows than weights."""
+
+    rows: Jacobian
+
+    def at(self, variances: Variances) -> RowPosterior:
+        """One matrix of the rows."""
+        kernel = self.rows.kernel(self.rows, variances)
+        kernel.diagonal(dim1=1, dim2=2).add_(1)
+        return RowPosterior(self.rows, variances, _cholesky(kernel))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class RowPosterior:
+    """From L Lᵀ = I + R v Rᵀ."""
+
+    rows: Jacobian
+    variances: Variances
+    root: Tensor  # (b, rows, rows), L
+
+    def log_determinant(self) -> Tensor:
+        return _log_determinant(self.root)
+
+    def solve(self, gradient: Layers) -> Layers:
+        """v g − v Rᵀ (I + R v Rᵀ)⁻¹ R v g."""
+        before = self._times_prior(gradient)
+        inner = torch.cholesky_solve(self.rows.times(before)[:, :, None], self.root)[:, :, 0]
+        return before - self._times_prior(self.rows.transposed(inner))
+
+    def determined(self) -> Variances:
+        """The trace of (I + R v Rᵀ)⁻¹ with a column's share of R v Rᵀ."""
+        inverse = torch.cholesky_inverse(self.root)
+        parts = []
+        for left, right, variance in zip(self.rows.left, self.rows.right, self.variances, strict=True):
+            shared = (left @ left.mT).mul_(inverse)
+            parts.append(variance * ((shared @ right) * right).sum(1))
+        return tuple(parts)
+
+    def output_variances(self, jacobian: Jacobian) -> Tensor:
+        shared = torch.linalg.solve_triangular(self.root, self.rows.kernel(jacobian, self.variances), upper=False)
+        prior = jacobian.kernel_diagonal(self.variances)
+        return (prior - shared.square().sum(1)).clamp_min(0)
+
+    def draws(self, weight_normals: Tensor, row_normals: Tensor) -> Tensor:
+        """Draws of the prior, less what the rows, each with a standard normal error, say about them."""
+        dense = self.rows.dense()
+        variance = _by_weight(self.variances, self.rows.shapes)[:, :, None]
+        prior = variance.sqrt() * weight_normals
+        pulled = torch.cholesky_solve(dense @ prior + row_normals, self.root)
+        return prior - variance * (dense.mT @ pulled)
+
+    def __getitem__(self, chosen: Tensor) -> RowPosterior:
+        return RowPosterior(self.rows.of(chosen), tuple(v[chosen] for v in self.variances), self.root[chosen])
+
+    @property
+    def rows_needed(self) -> int:
+        return self.rows.rows
+
+    def _times_prior(self, layers: Layers) -> Layers:
+        return Layers(tuple(part * v[:, None, :] for part, v in zip(layers.of, self.variances, strict=True)))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class WeightCurvature:
+    """Of fewer weights than rows."""
+
+    gram: Tensor  # (b, p, p), RᵀR; only its lower triangle is right
+    shapes: tuple[tuple[int, int], ...]  # of the layers' matrices
+
+    @staticmethod
+    def of(rows: Jacobian) -> WeightCurvature:
+        """Summed over blocks of rows; BLAS's symmetric product does half the work of a general one."""
+        shapes = rows.shapes
+        b, p = len(rows.left[0]), sum(high * wide for high, wide in shapes)
+        size = max(1, BLOCK_ELEMENTS // (b * p))
+        gram = torch.zeros(b, p, p, dtype=rows.left[0].dtype)
+        for start in range(0, rows.rows, size):
+            for total, block in zip(gram, rows[start : start + size].dense(), strict=True):
+                # by columns, as BLAS counts, these are their own transposes, so that the lower triangle is filled
+                dsyrk(1.0, block.mT.numpy(), beta=1.0, c=total.mT.numpy(), overwrite_c=True)
+        return WeightCurvature(gram, shapes)
+
+    def at(self, variances: Variances) -> WeightPosterior:
+        """One matrix of the weights."""
+        spread = _by_weight(variances, self.shapes).sqrt()
+        whitened = (self.gram * spread[:, :, None]).mul_(spread[:, None, :])
+        whitened.diagonal(dim1=1, dim2=2).add_(1)
+        return WeightPosterior(variances, self.shapes, _cholesky(whitened))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class WeightPosterior:
+    """From L Lᵀ = I + √v RᵀR √v."""
+
+    variances: Variances
+    shapes: tuple[tuple[int, int], ...]
+    root: Tensor  # (b, p, p), L
+
+    def log_determinant(self) -> Tensor:
+        return _log_determinant(self.root)
+
+    def solve(self, gradient: Layers) -> Layers:
+        """√v (L Lᵀ)⁻¹ √v g."""
+        spread = self._prior_std()
+        inner = torch.cholesky_solve((spread * gradient.flat())[:, :, None], self.root)[:, :, 0]
+        return gradient.like(spread * inner)
+
+    def determined(self) -> Variances:
+        """1 − diag (L Lᵀ)⁻¹, summed over each column."""
+        known = 1 - torch.cholesky_inverse(self.root).diagonal(dim1=1, dim2=2)
+        parts = known.split([high * wide for high, wide in self.shapes], dim=1)
+        return tuple(part.reshape(-1, *shape).sum(1) for part, shape in zip(parts, self.shapes, strict=True))
+
+    def output_variances(self, jacobian: Jacobian) -> Tensor:
+        b, p = self.root.shape[:2]
+        size = max(1, BLOCK_ELEMENTS // (b * p))
+        spread = self._prior_std()
+        blocks = []
+        for start in range(0, jacobian.rows, size):
+            rows = jacobian[start : start + size].dense() * spread[:, None, :]
+            blocks.append(torch.linalg.solve_triangular(self.root, rows.mT, upper=False).square().sum(1))
+        return torch.cat(blocks, dim=1)
+
+    def draws(self, weight_normals: Tensor, row_normals: Tensor) -> Tensor:
+        """√v L⁻ᵀ z."""
+        del row_normals
+        inner = torch.linalg.solve_triangular(self.root.mT, weight_normals, upper=True)
+        return self._prior_std()[:, :, None] * inner
+
+    def __getitem__(self, chosen: Tensor) -> WeightPosterior:
+        return WeightPosterior(tuple(v[chosen] for v in self.variances), self.shapes, self.root[chosen])
+
+    @property
+    def rows_needed(self) -> int:
+        return 0
+
+    def _prior_std(self) -> Tensor:
+        return _by_weight(self.variances, self.shapes).sqrt()
+
+
+def _by_weight(variances: Variances, shapes: tuple[tuple[int, int], ...]) -> Tensor:  # (b, p)
+    """The prior variance of every weight."""
+    parts = [v[:, None, :].expand(-1, *shape).flatten(1) for v, shape in zip(variances, shapes, strict=True)]
+    return torch.cat(parts, dim=1)
+
+
+def _cholesky(matrix: Tensor) -> Tensor:
+    return torch.linalg.cholesky(matrix)
+
+
+def _log_determinant(root: Tensor) -> Tensor:
+    return 2 * root.diagonal(dim1=1, dim2=2).log().sum(1)

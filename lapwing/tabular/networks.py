@@ -1,0 +1,170 @@
+"""Tanh networks side by side: a batch of networks is a few batches of matrices, and so are its derivatives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import final
+
+import torch
+from torch import Generator, Tensor
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Layers:
+    """One matrix a layer for each of b networks, the bias as its last column; also steps, gradients and precisions.
+
+    Flat vectors hold the layers one after another, each by rows.
+    """
+
+    of: tuple[Tensor, ...]  # each (b, outputs, inputs + 1)
+
+    def __getitem__(self, chosen: Tensor) -> Layers:
+        return Layers(tuple(layer[chosen] for layer in self.of))
+
+    def __add__(self, other: Layers) -> Layers:
+        return self._with(other, torch.add)
+
+    def __sub__(self, other: Layers) -> Layers:
+        return self._with(other, torch.sub)
+
+    def __mul__(self, other: Layers) -> Layers:
+        return self._with(other, torch.mul)
+
+    def _with(self, other: Layers, operation: Callable[[Tensor, Tensor], Tensor]) -> Layers:
+        return Layers(tuple(operation(mine, theirs) for mine, theirs in zip(self.of, other.of, strict=True)))
+
+    def total(self) -> Tensor:  # (b,)
+        """The sum of all entries."""
+        return torch.stack([layer.sum((1, 2)) for layer in self.of]).sum(0)
+
+    def replaced(self, chosen: Tensor, others: Layers) -> Layers:
+        """With the networks at these places taken from others."""
+        return Layers(tuple(mine.index_copy(0, chosen, new) for mine, new in zip(self.of, others.of, strict=True)))
+
+    def flat(self) -> Tensor:  # (b, p)
+        """All weights of each network."""
+        return torch.cat([layer.flatten(1) for layer in self.of], dim=1)
+
+    def like(self, flat: Tensor) -> Layers:  # of (b, p)
+        """Vectors of weights in the form of these layers."""
+        parts = flat.split([layer[0].numel() for layer in self.of], dim=1)
+        return Layers(tuple(part.reshape(-1, *layer.shape[1:]) for part, layer in zip(parts, self.of, strict=True)))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Jacobian:
+    """Derivatives of outputs by weights: the row of a layer's matrix is the outer product of `left` and `right`.
+
+    Nothing of size rows × weights is stored. Kernels, products and the rows themselves come from the two factors.
+    """
+
+    left: tuple[Tensor, ...]  # each (b, rows, outputs of the layer)
+    right: tuple[Tensor, ...]  # each (b, rows, inputs of the layer + 1)
+
+    @property
+    def rows(self) -> int:
+        """Of each network."""
+        return self.left[0].shape[1]
+
+    @property
+    def shapes(self) -> tuple[tuple[int, int], ...]:
+        """Of the layers' matrices."""
+        return tuple((left.shape[2], right.shape[2]) for left, right in self._layers())
+
+    def of(self, chosen: Tensor) -> Jacobian:
+        """Of some of the networks."""
+        return Jacobian(tuple(part[chosen] for part in self.left), tuple(part[chosen] for part in self.right))
+
+    def __getitem__(self, block: slice) -> Jacobian:
+        return Jacobian(tuple(part[:, block] for part in self.left), tuple(part[:, block] for part in self.right))
+
+    def scaled(self, root: Tensor) -> Jacobian:  # (b, rows) or (1, rows)
+        """Each row times a number."""
+        return Jacobian(tuple(part * root[:, :, None] for part in self.left), self.right)
+
+    def times(self, step: Layers) -> Tensor:  # (b, rows)
+        """J δ."""
+        parts = zip(self.left, self.right, step.of, strict=True)
+        return sum((((right @ layer.mT) * left).sum(2) for left, right, layer in parts), torch.zeros(()))
+
+    def transposed(self, values: Tensor) -> Layers:  # of (b, rows)
+        """Jᵀ u."""
+        weighted = ((left * values[:, :, None]).mT for left in self.left)
+        return Layers(tuple(left @ right for left, right in zip(weighted, self.right, strict=True)))
+
+    def kernel(self, other: Jacobian, variances: tuple[Tensor, ...]) -> Tensor:  # (b, rows, other rows)
+        """J V J'ᵀ for a variance per column of each layer's matrix, (b, inputs + 1) each.
+
+        Network by network, which keeps the matrices at hand small enough for the processor's cache.
+        """
+        whole = torch.zeros(len(self.left[0]), self.rows, other.rows, dtype=self.left[0].dtype)
+        for member, total in enumerate(whole):
+            for mine, theirs, variance in zip(self._layers(), other._layers(), variances, strict=True):
+                (left, right), (other_left, other_right) = mine, theirs
+                part = (right[member] * variance[member]) @ other_right[member].mT
+                total += part.mul_(left[member] @ other_left[member].mT)
+        return whole
+
+    def kernel_diagonal(self, variances: tuple[Tensor, ...]) -> Tensor:  # (b, rows)
+        """The diagonal of `kernel` with itself."""
+        parts = [
+            left.square().sum(2) * (right.square() * variance[:, None, :]).sum(2)
+            for (left, right), variance in zip(self._layers(), variances, strict=True)
+        ]
+        return torch.stack(parts).sum(0)
+
+    def dense(self) -> Tensor:  # (b, rows, p)
+        """The rows themselves."""
+        return torch.cat([(left[..., None] * right[:, :, None, :]).flatten(2) for left, right in self._layers()], 2)
+
+    def _layers(self) -> list[tuple[Tensor, Tensor]]:
+        return list(zip(self.left, self.right, strict=True))
+
+
+def initial(sizes: tuple[int, ...], generators: list[Generator]) -> Layers:
+    """Weights N(0, 1 / inputs) and biases N(0, 1), each network from its own generator and independent of others."""
+    layers = []
+    for inputs, outputs in pairwise(sizes):
+        normals = [torch.randn(outputs, inputs + 1, generator=one, dtype=torch.float64) for one in generators]
+        spread = torch.ones(inputs + 1, dtype=torch.float64)
+        spread[:-1] = inputs**-0.5
+        layers.append(torch.stack(normals) * spread)
+    return Layers(tuple(layers))
+
+
+def outputs(networks: Layers, inputs: Tensor) -> Tensor:  # (b, n, c) at inputs (n, d)
+    """The outputs of every network."""
+    return _activations(networks, inputs)[-1]
+
+
+def linearised(networks: Layers, inputs: Tensor) -> tuple[Tensor, Jacobian]:
+    """Outputs (b, n, c) and their Jacobian, whose rows are the outputs of the first datum, then of the next."""
+    *hidden, final = _activations(networks, inputs)
+    b, n, c = final.shape
+    slope = torch.eye(c, dtype=final.dtype).expand(b, n, c, c)  # by the outputs of the layer at hand
+    left = []
+    for position in reversed(range(len(networks.of))):
+        left.append(slope.flatten(1, 2))
+        if position:
+            back = slope @ networks.of[position][:, None, :, :-1]
+            slope = back * (1 - hidden[position - 1].square())[:, :, None, :]
+    right = [_with_one(inputs.expand(b, -1, -1)), *(_with_one(values) for values in hidden)]
+    repeated = tuple(part.repeat_interleave(c, dim=1) if c > 1 else part for part in right)
+    return final, Jacobian(tuple(reversed(left)), repeated)
+
+
+def _activations(networks: Layers, inputs: Tensor) -> list[Tensor]:
+    values = [inputs.expand(len(networks.of[0]), -1, -1)]
+    last = len(networks.of) - 1
+    for position, layer in enumerate(networks.of):
+        before = torch.baddbmm(layer[:, None, :, -1], values[-1], layer[:, :, :-1].mT)
+        values.append(before if position == last else before.tanh())
+    return values[1:]
+
+
+def _with_one(values: Tensor) -> Tensor:
+    return torch.cat([values, torch.ones_like(values[..., :1])], dim=-1)

@@ -1,0 +1,165 @@
+"""Trained networks of a table as one posterior: what they predict, draw, and say of each row without it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lapwing.tabular.curvature import Conditioned
+from lapwing.tabular.mixtures import Mixture
+from lapwing.tabular.networks import Layers, linearised
+from lapwing.tabular.noise import InputNoise
+from lapwing.tabular.training import Data, Groups, Local, State, log_evidence
+
+BLOCK_ROWS = 4096  # predicted at once
+LEAST_KEPT = 0.05  # of a residual that its own row has pulled to zero
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Units:
+    """Of the targets: standardised values times `scale` plus `mean`."""
+
+    mean: Tensor  # (targets,)
+    scale: Tensor  # (targets,)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class LeftOut:
+    """What the linearised networks without row i say of row i, at the same precisions."""
+
+    leverage: Tensor  # (members, n, targets)
+    prediction: Mixture  # of (members, n, targets)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Networks:
+    """The posterior of every network; those of a target stand together, t · members + m is member m of target t."""
+
+    members: int
+    networks: Layers
+    precision: Tensor  # (b, groups)
+    noise_precision: Tensor  # (b,), of standardised targets
+    known: Conditioned
+    log_evidence: Tensor  # (b,), of the targets in their own units
+    relevance: Tensor  # (b, columns), root mean square slopes over the training rows, standardised
+    noise_std: Tensor  # (targets,), root mean square over members and training rows, in the targets' units
+    units: Units
+    noise: InputNoise | None  # None of noise that is the same everywhere
+
+    @staticmethod
+    def of(
+        state: State, groups: Groups, data: Data, members: int, units: Units, noise: InputNoise | None = None
+    ) -> Networks:
+        """At the end of training."""
+        here = Local.of(state.networks, data)
+        known = here.curved.at(state.variances(groups))
+        evidence = log_evidence(state, groups, data, known, here.values)
+        scale = units.scale.repeat_interleave(members)
+        return Networks(
+            members, state.networks, state.precision, state.noise_precision, known,
+            evidence - float(data.weights.sum()) * scale.log(), _relevance(state.networks, groups, data),
+            _noise_std(state, data, members) * units.scale, units, noise,
+        )  # fmt: skip
+
+    @property
+    def targets(self) -> int:
+        """Their number."""
+        return len(self.units.mean)
+
+    def noise_variance(self, inputs: Tensor) -> Tensor:  # (b, n), or (1, 1)
+        """In units of 1/β."""
+        if self.noise is None:
+            return torch.ones(1, 1, dtype=inputs.dtype)
+        return self.noise.variance(inputs).repeat_interleave(self.members, dim=0)
+
+    def predict(self, inputs: Tensor) -> Mixture:  # of (members, n, targets)
+        """Of new observations at standardised inputs."""
+        blocks = [self._predict(block) for block in inputs.split(BLOCK_ROWS)]
+        return Mixture(torch.cat([one.means for one in blocks], 1), torch.cat([one.stds for one in blocks], 1))
+
+    def _predict(self, inputs: Tensor) -> Mixture:
+        values, jacobian = linearised(self.networks, inputs)
+        variance = self.known.output_variances(jacobian) + self.noise_variance(inputs)
+        return self._mixture(values[:, :, 0], variance / self.noise_precision[:, None])
+
+    def leave_one_out(self, data: Data) -> LeftOut:
+        """By one step for each row, exact for the linear model: residual and variance grow by 1 / (1 − leverage)."""
+        values, jacobian = linearised(self.networks, data.inputs)
+        variance = self.known.output_variances(jacobian)
+        leverage = data.weights * variance / data.noise_variance
+        kept = (1 - leverage).clamp_min(torch.finfo(leverage.dtype).eps)
+        residual = (data.targets - values)[:, :, 0]
+        mean = data.targets[:, :, 0] - residual / kept
+        mixture = self._mixture(mean, (variance / kept + data.noise_variance) / self.noise_precision[:, None])
+        return LeftOut(self._placed(leverage), mixture)
+
+    def sample(self, inputs: Tensor, count: int, random: np.random.RandomState) -> Tensor:  # (n, targets, count)
+        """Joint draws of new observations: a member for each draw, a function of its posterior, and noise."""
+        chosen = random.randint(self.members, size=count)
+        drawn = torch.empty(len(inputs), self.targets, count, dtype=torch.float64)
+        for member in range(self.members):
+            places = torch.from_numpy(np.flatnonzero(chosen == member))
+            for target in range(self.targets):
+                one = torch.tensor([target * self.members + member])
+                drawn[:, target, places] = self._drawn(one, inputs, len(places), random)
+        return drawn * self.units.scale[:, None] + self.units.mean[:, None]
+
+    def _drawn(self, one: Tensor, inputs: Tensor, count: int, random: np.random.RandomState) -> Tensor:  # (n, count)
+        """Of a single network, standardised."""
+        known = self.known[one]
+        networks = self.networks[one]
+        weights = networks.flat().shape[1]
+        steps = known.draws(_normals(random, 1, weights, count), _normals(random, 1, known.rows_needed, count))
+        noise = _normals(random, 1, len(inputs), count)
+        std = self.noise_precision[one].rsqrt()
+        blocks = []
+        for block in inputs.split(BLOCK_ROWS):
+            values, jacobian = linearised(networks, block)
+            blocks.append(values + jacobian.dense() @ steps * std)
+        return (torch.cat(blocks, 1) + noise * self._noise_std_at(one, inputs)[:, :, None])[0]
+
+    def _noise_std_at(self, one: Tensor, inputs: Tensor) -> Tensor:  # (1, n)
+        relative = self.noise_variance(inputs).expand(len(self.noise_precision), -1)[one]
+        return (relative / self.noise_precision[one][:, None]).sqrt()
+
+    def _mixture(self, means: Tensor, variances: Tensor) -> Mixture:  # of (b, n), standardised
+        scale = self.units.scale
+        return Mixture(self._placed(means) * scale + self.units.mean, self._placed(variances.sqrt()) * scale)
+
+    def _placed(self, values: Tensor) -> Tensor:  # (b, n) to (members, n, targets)
+        return values.reshape(self.targets, self.members, -1).permute(1, 2, 0)
+
+
+def debiased_squares(found: Networks, data: Data) -> Tensor:  # (targets, n), standardised
+    """Squared residuals of the members' mean, each over 1 − its leverage, for which its row has pulled the fit."""
+    values, jacobian = linearised(found.networks, data.inputs)
+    leverage = data.weights * found.known.output_variances(jacobian) / data.noise_variance
+    kept = (1 - leverage).clamp_min(LEAST_KEPT).reshape(found.targets, found.members, -1).mean(1)
+    residual = (data.targets - values)[:, :, 0].reshape(found.targets, found.members, -1).mean(1)
+    return residual.square() / kept
+
+
+def _noise_std(state: State, data: Data, members: int) -> Tensor:  # (targets,), standardised
+    variance = (data.noise_variance @ data.weights) / data.weights.sum() / state.noise_precision
+    return variance.reshape(-1, members).mean(1).sqrt()
+
+
+def _relevance(networks: Layers, groups: Groups, data: Data) -> Tensor:  # (b, columns)
+    """Root mean squares, over weighted rows, of the slopes of the output along the inputs of each column."""
+    _, jacobian = linearised(networks, data.inputs)
+    slopes = jacobian.left[0] @ networks.of[0][:, :, :-1]
+    squares = (data.weights[None, None, :] @ slopes.square())[:, 0] / data.weights.sum()
+    columns = groups.of[0][:-1]
+    total = torch.zeros(len(squares), int(columns.max()) + 1, dtype=squares.dtype)
+    return total.index_add(1, columns, squares).sqrt()
+
+
+def _normals(random: np.random.RandomState, *shape: int) -> Tensor:
+    return torch.from_numpy(random.standard_normal(shape))

@@ -1,0 +1,334 @@
+"""Networks trained by the evidence: Levenberg-Marquardt steps in turns with MacKay's update of the precisions.
+
+For every network of a batch the loss is ½ β Σ w (y − f)² + ½ Σ α_g ‖θ_g‖², where w counts rows and, if their noise
+differs, divides by its relative variance. A step solves with the Gauss-Newton matrix β JᵀWJ + (1 + λ) A, where the
+damping λ falls when the loss does. Now and then, with γ_g the number of weights of group g that the data determine,
+α_g = γ_g / ‖θ_g‖² and β = (N − γ) / Σ w (y − f)² (MacKay 1992). Networks do not know of each other: a batch is trained
+as its members alone would be.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import final
+
+import torch
+from torch import Tensor
+
+from lapwing.linalg.progress import Report
+from lapwing.tabular.curvature import Conditioned, Curvature, Variances, curvature
+from lapwing.tabular.networks import Jacobian, Layers, linearised, outputs
+
+LARGEST_PRECISION = 1e8  # of standardised columns: the weights of one that is as good as gone
+SMALLEST_PRECISION = 1e-8
+LARGEST_OUTPUT_STD = 3.0  # of the prior, for standardised targets
+LARGEST_NOISE_PRECISION = 1e10  # of standardised targets
+FIRST_NOISE_PRECISION = 30.0
+FIRST_STEPS = 5  # before precisions are looked at, then in each of
+LOOK_EVERY = 3  # iterations: it costs more than a step
+DAMPING = (1e-12, 1e12)  # beyond, a step is a Gauss-Newton step, or none
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Data:
+    """What the networks are fitted to, each to its own targets, with Gaussian noise.
+
+    Training knows of the likelihood what is asked here: `rows` and `residuals`, with RᵀR its Gauss-Newton matrix and
+    Rᵀr minus its gradient in the weights, `misfit` (all three but for a factor β), its log density, and how β is tuned.
+    """
+
+    inputs: Tensor  # (n, d), standardised
+    targets: Tensor  # (b, n, c), standardised
+    weights: Tensor  # (n,), how often each row counts
+    noise_variance: Tensor  # (b, n), of each row in units of 1/β: ones, where all rows are as noisy
+
+    def __getitem__(self, chosen: Tensor) -> Data:
+        return replace(self, targets=self.targets[chosen], noise_variance=self.noise_variance[chosen])
+
+    @staticmethod
+    def of(inputs: Tensor, targets: Tensor, weights: Tensor) -> Data:
+        """With rows that are equally noisy."""
+        return Data(inputs, targets, weights, torch.ones(targets.shape[:2], dtype=targets.dtype))
+
+    def part(self, rows: Tensor) -> Data:
+        """Some of the rows."""
+        return Data(self.inputs[rows], self.targets[:, rows], self.weights[rows], self.noise_variance[:, rows])
+
+    @property
+    def root(self) -> Tensor:  # (b, n)
+        """Of what a squared residual counts, but for β."""
+        return (self.weights / self.noise_variance).sqrt()
+
+    @property
+    def count(self) -> float:
+        """Of observed numbers."""
+        return float(self.weights.sum()) * self.targets.shape[2]
+
+    def residuals(self, values: Tensor) -> Tensor:  # (b, rows), each times its root
+        """Of outputs (b, n, c)."""
+        return ((self.targets - values) * self.root[:, :, None]).flatten(1)
+
+    def rows(self, jacobian: Jacobian) -> Jacobian:
+        """Derivatives of outputs, each times its root."""
+        return jacobian.scaled(self.root.repeat_interleave(self.targets.shape[2], dim=1))
+
+    def misfit(self, values: Tensor) -> Tensor:  # (b,)
+        """½ Σ w (y − f)²."""
+        return 0.5 * self.residuals(values).square().sum(1)
+
+    def log_likelihood(self, values: Tensor, noise_precision: Tensor) -> Tensor:  # (b,)
+        """Of all targets."""
+        relative = self.targets.shape[2] * (self.noise_variance.log() @ self.weights)
+        constant = self.count * (noise_precision / (2 * torch.pi)).log() - relative
+        return 0.5 * constant - noise_precision * self.misfit(values)
+
+    def tuned_noise(self, values: Tensor, determined: Tensor) -> Tensor:  # (b,)
+        """(N − γ) / Σ w (y − f)²."""
+        left = (self.count - determined).clamp_min(1e-3 * self.count)
+        return (left / (2 * self.misfit(values)).clamp_min(1e-30)).clamp_max(LARGEST_NOISE_PRECISION)
+
+
+def joined(first: Data, second: Data) -> Data:
+    """The rows of both."""
+    return Data(
+        torch.cat([first.inputs, second.inputs]),
+        torch.cat([first.targets, second.targets], dim=1),
+        torch.cat([first.weights, second.weights]),
+        torch.cat([first.noise_variance, second.noise_variance], dim=1),
+    )
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """Which weights share a precision: those of whole columns of a layer's matrix."""
+
+    of: tuple[Tensor, ...]  # a layer each: (inputs + 1,), long
+    least: Tensor  # (groups,), precisions do not fall below it
+
+    @property
+    def count(self) -> int:
+        """Of groups."""
+        return len(self.least)
+
+    @staticmethod
+    def by_column(columns: Tensor, sizes: tuple[int, ...]) -> Groups:
+        """One for all weights that leave a column of the table, and one for each other matrix and each bias.
+
+        `columns` says for each input which column it came from, (d,); `sizes` are those of the network's layers. The
+        prior of the outputs is kept within a few times the targets' spread: nearly linear units make the same function
+        of smaller first and larger last weights, and along that valley updates would not end.
+        """
+        count = int(columns.max()) + 1
+        parts = [torch.cat([columns, torch.tensor([count])])]
+        for size in sizes[1:-1]:
+            parts.append(torch.tensor([count + 1] * size + [count + 2]))
+            count += 2
+        least = torch.full((count + 1,), SMALLEST_PRECISION, dtype=torch.float64)
+        least[count - 1] = sizes[-2] / LARGEST_OUTPUT_STD**2
+        return Groups(tuple(parts), least)
+
+    def spread(self, values: Tensor) -> Variances:  # of (b, groups)
+        """The value of each column's group."""
+        return tuple(values[:, group] for group in self.of)
+
+    def summed(self, columns: Variances) -> Tensor:  # (b, groups)
+        """The sum over each group."""
+        total = torch.zeros(len(columns[0]), self.count, dtype=columns[0].dtype)
+        for group, part in zip(self.of, columns, strict=True):
+            total = total.index_add(1, group, part)
+        return total
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class State:
+    """Networks with their precisions, on the way."""
+
+    networks: Layers
+    precision: Tensor  # (b, groups), α
+    noise_precision: Tensor  # (b,), β
+    damping: Tensor  # (b,), λ
+    log_evidence: Tensor  # (b,), when the precisions were last looked at
+
+    def __getitem__(self, chosen: Tensor) -> State:
+        return State(
+            self.networks[chosen], self.precision[chosen], self.noise_precision[chosen], self.damping[chosen],
+            self.log_evidence[chosen],
+        )  # fmt: skip
+
+    def replaced(self, chosen: Tensor, others: State) -> State:
+        """With the networks at these places taken from others."""
+        return State(
+            self.networks.replaced(chosen, others.networks),
+            self.precision.index_copy(0, chosen, others.precision),
+            self.noise_precision.index_copy(0, chosen, others.noise_precision),
+            self.damping.index_copy(0, chosen, others.damping),
+            self.log_evidence.index_copy(0, chosen, others.log_evidence),
+        )
+
+    def variances(self, groups: Groups) -> Variances:
+        """Of the prior, in units of the noise variance."""
+        return groups.spread(self.noise_precision[:, None] / self.precision)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Local:
+    """The linear model of the networks where they are."""
+
+    values: Tensor  # (b, n, c), outputs
+    residuals: Tensor  # (b, rows), r
+    rows: Jacobian  # R
+    curved: Curvature
+
+    @staticmethod
+    def of(networks: Layers, data: Data) -> Local:
+        """One pass over the data."""
+        values, jacobian = linearised(networks, data.inputs)
+        rows = data.rows(jacobian)
+        return Local(values, data.residuals(values), rows, curvature(rows))
+
+    def gradient(self, networks: Layers, variances: Variances) -> Layers:
+        """Of the loss, in units of the noise variance."""
+        pull = Layers(tuple(w / v[:, None, :] for w, v in zip(networks.of, variances, strict=True)))
+        return pull - self.rows.transposed(self.residuals)
+
+    def misfit_after(self, step: Layers) -> Tensor:  # (b,)
+        """By how much the linear model's misfit changes from these weights to those less a step."""
+        return 0.5 * (self.residuals + self.rows.times(step)).square().sum(1) - 0.5 * self.residuals.square().sum(1)
+
+
+def log_evidence(state: State, groups: Groups, data: Data, known: Conditioned, values: Tensor) -> Tensor:  # (b,)
+    """log p(y) of the linearised networks, were their weights at the mode: fit, penalty and determinants."""
+    penalty = state.noise_precision * _penalty(state.networks, state.variances(groups))
+    return data.log_likelihood(values, state.noise_precision) - penalty - 0.5 * known.log_determinant()
+
+
+def updated(state: State, groups: Groups, data: Data, known: Conditioned, values: Tensor) -> State:
+    """MacKay's re-estimate of all precisions."""
+    determined = groups.summed(known.determined()).clamp_min(1e-10)
+    squares = groups.summed(tuple(layer.square().sum(1) for layer in state.networks.of)).clamp_min(1e-30)
+    precision = (determined / squares).clamp_max(LARGEST_PRECISION).maximum(groups.least)
+    return replace(state, precision=precision, noise_precision=data.tuned_noise(values, determined.sum(1)))
+
+
+def decrement(state: State, known: Conditioned, here: Local) -> Tensor:  # (b,)
+    """By how many nats the loss of the linear model would fall to its minimum: ½ gᵀ H⁻¹ g."""
+    gradient = here.gradient(state.networks, known.variances)
+    return 0.5 * state.noise_precision * (gradient * known.solve(gradient)).total()
+
+
+def stepped(state: State, groups: Groups, data: Data, here: Local) -> State:
+    """A damped Gauss-Newton step of every network whose loss falls by it.
+
+    The damping follows how much of the promised fall there was.
+    """
+    variances = state.variances(groups)
+    damped = tuple(v / (1 + state.damping)[:, None] for v in variances)
+    step = here.curved.at(damped).solve(here.gradient(state.networks, variances))
+    trial = state.networks - step
+    lighter = _penalty(state.networks, variances) - _penalty(trial, variances)
+    promised = lighter - here.misfit_after(step)
+    fallen = lighter + data.misfit(here.values) - data.misfit(outputs(trial, data.inputs))
+    better = (fallen > 0).nonzero()[:, 0]
+    damping = (state.damping * _factor(fallen / promised.clamp_min(1e-300))).clamp(*DAMPING)
+    return replace(state, networks=state.networks.replaced(better, trial[better]), damping=damping)
+
+
+def _factor(kept: Tensor) -> Tensor:  # (b,)
+    """Of the damping: less after a step that did as promised, more after one that did not."""
+    factor = torch.full_like(kept, 4.0)  # the loss rose, or is not a number
+    factor[kept > 0] = 2.0
+    factor[kept > 0.25] = 1.0
+    factor[kept > 0.75] = 0.3
+    return factor
+
+
+def _penalty(networks: Layers, variances: Variances) -> Tensor:  # (b,)
+    """½ Σ α_g ‖θ_g‖², in units of the noise variance."""
+    parts = [(w.square() / v[:, None, :]).sum((1, 2)) for w, v in zip(networks.of, variances, strict=True)]
+    return 0.5 * torch.stack(parts).sum(0)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """Networks at the end of their training."""
+
+    state: State
+    iterations: Tensor  # (b,), long
+    converged: Tensor  # (b,), bool
+    interrupted: bool
+
+
+def start(networks: Layers, groups: Groups) -> State:
+    """Before the first step: the prior that `initial` draws from, and noise of a fifth of the targets' spread."""
+    b = len(networks.of[0])
+    by_column = [torch.full((b, layer.shape[2]), layer.shape[2] - 1.0, dtype=layer.dtype) for layer in networks.of]
+    for part in by_column:
+        part[:, -1] = 1
+    ones = tuple(torch.ones_like(part) for part in by_column)
+    return State(
+        networks,
+        precision=groups.summed(tuple(by_column)) / groups.summed(ones),
+        noise_precision=torch.full((b,), FIRST_NOISE_PRECISION, dtype=torch.float64),
+        damping=torch.ones(b, dtype=torch.float64),
+        log_evidence=torch.full((b,), -torch.inf, dtype=torch.float64),
+    )
+
+
+def reopened(state: State, precision: Tensor, noise_precision: Tensor) -> State:
+    """Half way, in logarithms, from the first precisions to those that some rows have led to.
+
+    Further rows can then bring back a column that the others had switched off, and doubt a noise that looked small.
+    """
+    return replace(
+        state,
+        precision=(state.precision * precision).sqrt(),
+        noise_precision=(state.noise_precision * noise_precision).sqrt(),
+    )
+
+
+def train(state: State, groups: Groups, data: Data, *, max_iter: int, tol: float, report: Report) -> Trained:
+    """Until the mode is nearer than `tol` nats and the evidence changes by less, for each network by itself.
+
+    An interrupt from the keyboard ends it early, with the networks as they are after the last whole iteration.
+    """
+    b = len(state.damping)
+    active = torch.arange(b)
+    iterations = torch.zeros(b, dtype=torch.long)
+    try:
+        for number in range(max_iter):
+            look = number >= FIRST_STEPS and number % LOOK_EVERY == 0
+            now, left = _iteration(state[active], groups, data[active], look=look)
+            state = state.replaced(active, now)
+            iterations[active] += 1
+            report(f"iteration {number + 1} of at most {max_iter}, log evidence {float(state.log_evidence.mean()):.5g}")
+            active = active[~(left < tol)]
+            if not len(active):
+                break
+    except KeyboardInterrupt:
+        return _trained(state, iterations, active, interrupted=True)
+    finally:
+        report("")
+    return _trained(state, iterations, active, interrupted=False)
+
+
+def _iteration(state: State, groups: Groups, data: Data, *, look: bool) -> tuple[State, Tensor]:
+    """New precisions, where they are looked at, then a step; and what is left to gain in nats, if it is known, (b,)."""
+    here = Local.of(state.networks, data)
+    left = torch.full_like(state.damping, torch.inf)
+    if look:
+        known = here.curved.at(state.variances(groups))
+        evidence = log_evidence(state, groups, data, known, here.values)
+        left = (evidence - state.log_evidence).abs() + decrement(state, known, here)
+        state = updated(replace(state, log_evidence=evidence), groups, data, known, here.values)
+    return stepped(state, groups, data, here), left
+
+
+def _trained(state: State, iterations: Tensor, active: Tensor, *, interrupted: bool) -> Trained:
+    converged = torch.ones(len(iterations), dtype=torch.bool)
+    converged[active] = False
+    return Trained(state, iterations, converged, interrupted)

@@ -1,0 +1,93 @@
+"""Posteriors by both matrices against the inverse of the dense precision."""
+
+import pytest
+import torch
+
+from lapwing.tabular.curvature import RowCurvature, RowPosterior, WeightCurvature, WeightPosterior, curvature
+from lapwing.tabular.networks import Layers, linearised
+from tests.properties import check_covariance
+from tests.tabular import reference
+from tests.tabular.problems import FEW, MANY, MEMBERS, problem
+
+KINDS = {"rows": RowCurvature, "weights": WeightCurvature.of}
+
+
+@pytest.fixture(params=[FEW, MANY], ids=["few rows", "many rows"])
+def case(request):
+    return problem(request.param)
+
+
+@pytest.fixture(params=sorted(KINDS))
+def known(request, case):
+    _, jacobian = linearised(case.state.networks, case.data.inputs)
+    return KINDS[request.param](case.data.rows(jacobian)).at(case.state.variances(case.groups))
+
+
+def covariance(case, member):
+    weights, shapes, x, _, *rest = case.at(member)
+    return torch.linalg.inv(reference.precision(weights, shapes, x, *rest))
+
+
+def test_the_smaller_matrix_is_taken():
+    for n, kind in ((FEW, RowPosterior), (MANY, WeightPosterior)):
+        case = problem(n)
+        _, jacobian = linearised(case.state.networks, case.data.inputs)
+        assert isinstance(curvature(jacobian).at(case.state.variances(case.groups)), kind)
+
+
+def test_log_determinants(case, known):
+    found = known.log_determinant()
+    for member in range(MEMBERS):
+        prior = case.prior_precision()[member]
+        truth = -torch.linalg.slogdet(covariance(case, member))[1] - prior.log().sum()
+        torch.testing.assert_close(found[member], truth, rtol=1e-9, atol=0)
+
+
+def test_solves(case, known, generator):
+    gradient = torch.randn(MEMBERS, case.prior_precision().shape[1], generator=generator, dtype=torch.float64)
+    found = known.solve(case.state.networks.like(gradient)).flat()
+    for member in range(MEMBERS):
+        truth = case.state.noise_precision[member] * covariance(case, member) @ gradient[member]
+        torch.testing.assert_close(found[member], truth, rtol=1e-8, atol=1e-9)
+
+
+def test_determined_weights_by_group(case, known):
+    """γ_g = size_g − α_g tr (H⁻¹)_gg."""
+    found = case.groups.summed(known.determined())
+    sizes = case.groups.summed(tuple(torch.full((1, w), float(h), dtype=torch.float64) for h, w in case.shapes))[0]
+    group_of = Layers(
+        tuple(group[None, None].expand(1, *shape) for group, shape in zip(case.groups.of, case.shapes, strict=True))
+    ).flat()[0]
+    for member in range(MEMBERS):
+        left = case.prior_precision()[member] * covariance(case, member).diagonal()
+        truth = sizes - torch.zeros_like(sizes).index_add(0, group_of, left)
+        torch.testing.assert_close(found[member], truth, rtol=1e-8, atol=1e-9)
+
+
+def test_output_variances(case, known, generator):
+    new = torch.randn(6, 4, generator=generator, dtype=torch.float64)
+    _, jacobian = linearised(case.state.networks, new)
+    found = known.output_variances(jacobian) / case.state.noise_precision[:, None]
+    for member in range(MEMBERS):
+        weights, shapes, *_ = case.at(member)
+        J = reference.jacobian(weights, shapes, new)
+        truth = (J @ covariance(case, member) @ J.T).diagonal()
+        torch.testing.assert_close(found[member], truth, rtol=1e-8, atol=1e-10)
+
+
+def test_draws_have_the_posterior_covariance(case, known, generator):
+    draws = 20_000
+    weights = case.prior_precision().shape[1]
+
+    def normals(rows):
+        return torch.randn(MEMBERS, rows, draws, generator=generator, dtype=torch.float64)
+
+    found = known.draws(normals(weights), normals(known.rows_needed))
+    for member in range(MEMBERS):
+        truth = covariance(case, member) * case.state.noise_precision[member]
+        check_covariance(found[member], truth)
+
+
+def test_some_of_the_networks(case, known):
+    chosen = torch.tensor([2, 0])
+    torch.testing.assert_close(known[chosen].log_determinant(), known.log_determinant()[chosen])
