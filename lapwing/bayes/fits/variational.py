@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import exp, log
+from math import exp, inf, isinf, log
 from typing import Any, final
 
 import torch
@@ -103,13 +103,16 @@ class BoundSearch:
 
     def at(self, precision: float, near: Ascent | None) -> Ascent:
         """The best Gaussian at a precision, started from that at another."""
-        if near is None:
-            return bound.at_precision(self.rows, log(precision), self.tol, self.max_steps)
-        return bound.from_near(self.rows, near, log(precision), self.tol, self.max_steps)
+        rows, where = self.rows_at(precision)
+        if near is None or isinf(precision):
+            return bound.at_precision(rows, where, self.tol, self.max_steps)
+        return bound.from_near(rows, near, where, self.tol, self.max_steps)
 
-    def bound_without(self) -> float:
-        """The bound where the free weights are zero."""
-        return bound.at_precision(self.rows.without(1), 0.0, self.tol, self.max_steps).at.bound
+    def rows_at(self, precision: float) -> tuple[Rows, float]:
+        """The rows and log α of a precision: where it is infinite, free columns of zeros at any α."""
+        if isinf(precision):
+            return self.rows.without(self.rows.free.shape[2]), 0.0
+        return self.rows, log(precision)
 
     def weights(self, at: Ascent) -> Tensor:  # (d,)
         """The mean of the weights."""
@@ -255,12 +258,12 @@ class Variational(Fit):
         search, found = self.search, self.search.maximum()
         precision = self.prior.precision.clone()
         precision[search.group] = torch.tensor(found.at.log_precision, dtype=torch.float64).exp()
-        if search.model.point is None and search.bound_without() >= found.at.bound - search.tol:
-            search = replace(search, rows=search.rows.without(search.rows.free.shape[2]))
-            found = bound.at_precision(search.rows, 0.0, search.tol, search.max_steps)
-            precision[search.group] = torch.inf
+        if search.model.point is None:
+            without = search.at(inf, None)
+            if without.at.bound >= found.at.bound - search.tol:
+                found, precision[search.group] = without, inf
         at = Precisions(precision, torch.ones(1, dtype=torch.float64))
-        fit = replace(self, search=search, prior=replace(self.prior, precision=precision), known=found)
+        fit = replace(self, prior=replace(self.prior, precision=precision), known=found)
         return fit, Optimum(at, found.steps, found.converged, (found.at.bound,))
 
     def at(
@@ -373,9 +376,8 @@ class Variational(Fit):
         )  # fmt: skip
         steps = NewtonSteps(plain.get("tol"), plain.get("max_steps"))
         search = BoundSearch(model, prior, group, columns, rows, steps)
-        found = bound.Search(rows, search.tol, 1).at(
-            log(float(prior.precision[group])), tensors["mean"], tensors["curvature"]
-        )
+        rows, where = search.rows_at(float(prior.precision[group]))
+        found = bound.Search(rows, search.tol, 1).at(where, tensors["mean"], tensors["curvature"])
         if found is None:
             raise ValueError("the file holds a curvature that no posterior has")
         return Variational(search, prior, None, Ascent(found, plain["steps"], 0, plain.get("converged", True)))

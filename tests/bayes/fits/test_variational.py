@@ -231,7 +231,7 @@ class TestContracts:
     @pytest.mark.parametrize("kind", KINDS)
     @pytest.mark.parametrize("prior", [lw.Isotropic(), lw.Isotropic(PRECISION)], ids=["tuned", "given"])
     def test_a_search_that_is_cut_short_says_so_and_is_a_value(self, kind, prior):
-        of = labelled(kind, 19, 4, seed=5)
+        of = labelled(kind, 29, 4, signal=0.7, seed=11)
         posterior = inferred(of, prior, method=lw.Exact(newton=NewtonSteps(max_steps=1)))
         assert not posterior.diagnostics.converged
         assert posterior.diagnostics.bound_gap > 0
@@ -256,3 +256,57 @@ class TestContracts:
     def test_where_the_curvature_was_taken_is_said(self, asked, said):
         posterior = inferred(labelled("labels", 19, 4, seed=5), curvature=asked)
         assert posterior.diagnostics.curvature == said
+
+
+class TestNothingToLearn:
+    """Labels that have nothing to do with the features: the bound is largest at an infinite precision."""
+
+    @pytest.fixture
+    def pruned(self) -> tuple[Labelled, lw.Posterior]:
+        of = Labelled("labels", normal(23, 1, 3, seed=2), (normal(23, seed=4) > 0).double(), torch.ones(23).double())
+        return of, inferred(of, lw.Isotropic())
+
+    def test_then_outputs_are_zero_and_certain(self, pruned):
+        of, posterior = pruned
+        assert bool(posterior.prior.precision.isinf().all())
+        assert float(posterior.log_evidence.value) == pytest.approx(23 * log(0.5), abs=1e-9)
+        prediction = posterior.predict(of.model.features.dense())
+        for what in (posterior.mean, posterior.covariance, prediction.mean, prediction.epistemic_variance):
+            assert torch.equal(what, torch.zeros_like(what))
+        torch.testing.assert_close(prediction.probs, torch.full((23,), 0.5, dtype=torch.float64), rtol=0, atol=1e-12)
+        assert float(posterior.effective_dimension.value) == pytest.approx(0, abs=1e-9)
+
+    def test_a_finite_precision_is_still_a_fresh_inference(self, pruned, tmp_path):
+        of, posterior = pruned
+        fresh, new = inferred(of, lw.Isotropic(2.5)), normal(5, 3, seed=6)
+        same(posterior.at(precision=2.5), fresh)
+        loaded = lw.load(posterior.save(tmp_path / "posterior"))
+        assert torch.equal(loaded.predict(new).mean, posterior.predict(new).mean)
+        torch.testing.assert_close(
+            loaded.at(precision=2.5).predict(new).mean, fresh.predict(new).mean, rtol=0, atol=1e-5
+        )
+
+    def test_more_data_may_be_worth_it(self, pruned):
+        of, posterior = pruned
+        X = normal(30, 1, 3, seed=7)
+        more = Labelled("labels", X, (X[:, 0, 0] > 0).double(), torch.ones(30).double())
+        whole = Labelled(
+            "labels", torch.cat([of.features, X]), torch.cat([of.targets, more.targets]), torch.ones(53).double()
+        )
+        kept, found = (posterior.update(more.model, retune=retune) for retune in (False, True))
+        assert float(kept.log_evidence.value) == pytest.approx(53 * log(0.5), abs=1e-9)
+        same(found, inferred(whole, lw.Isotropic()), std=1e-4)
+
+    def test_beside_a_given_precision(self):
+        """An intercept stays: that of the labels alone."""
+        X = torch.cat([torch.ones(23, 1, 1).double(), normal(23, 1, 3, seed=2)], 2)
+        y = (normal(23, seed=4) > -0.7).double()
+        groups = {"intercept": [0], "slopes": [1, 2, 3]}
+        given = {"intercept": 0.01, "slopes": None}
+        found = inferred(Labelled("labels", X, y, torch.ones(23).double()), lw.PerGroup(groups, precision=given))
+        alone = inferred(Labelled("labels", X[:, :, :1], y, torch.ones(23).double()), lw.Isotropic(0.01))
+        assert float(found.prior.precision[1]) == float("inf")
+        assert float(found.log_evidence.value) == pytest.approx(float(alone.log_evidence.value), abs=1e-9)
+        torch.testing.assert_close(found.mean[:1], alone.mean, rtol=0, atol=1e-6)
+        torch.testing.assert_close(found.covariance[:1, :1], alone.covariance, rtol=1e-5, atol=0)
+        assert bool((found.mean[1:] == 0).all())
