@@ -20,6 +20,7 @@ from torch import Tensor
 from lapwing.bayes.fits.laplace import Laplace
 from lapwing.bayes.fits.loss import PerOutput
 from lapwing.bayes.fits.newton import Mode, NewtonSteps
+from lapwing.bayes.fits.variational import ENDS_SIZE
 from lapwing.bayes.inference import infer
 from lapwing.bayes.likelihoods import Bernoulli, Categorical, Likelihood, Spread
 from lapwing.bayes.linear_model import LinearModel, check_finite
@@ -35,6 +36,7 @@ from lapwing.linear.fitting import centre, fitted_whole, row_weights
 
 DRAWS = 32  # of a matrix-free fit
 BASIS_BYTES = 1e9  # a basis of the rows of wide features is stored up to this size
+ENOUGH = 1e-4  # nats that one more step would gain
 INTERCEPT_STD = 10.0  # of the logit at the mean of the features
 
 
@@ -59,8 +61,9 @@ class BayesianLogisticRegression(ClassifierMixin, BaseEstimator):
     Fits of up to 1,500 weights, or as many rows times classes, are dense. Larger ones use matrix products only: they
     are Laplace's approximation, `curvature_` says so, and take variances from 32 draws; `log_evidence_` and
     `effective_dimension_` then carry standard errors. A `lambda_` of infinity says that the data are likelier without
-    the features. `tol` bounds what one more step would gain, in nats; None is as much as round-off allows for the mode
-    and for two classes, and 1e-4 for more, whose averages are over points. `n_iter_` counts the steps of the search.
+    the features. `tol` bounds what one more step would gain, in nats; None is as much as round-off allows, and 1e-4 for
+    large fits of more than two classes. Where the best Gaussian was not found in `max_iter` steps a ConvergenceWarning
+    says so, with None if one more would gain 1e-4 nats. `n_iter_` counts the steps of the search.
 
     >>> from sklearn.datasets import load_iris
     >>> X, y = load_iris(return_X_y=True)
@@ -189,7 +192,7 @@ class BayesianLogisticRegression(ClassifierMixin, BaseEstimator):
         model = LinearModel(design, labels, likelihood, weights=weights)
         matrix_free = self._is_matrix_free(features.shape)
         self.curvature_ = "mode" if matrix_free else self.curvature
-        steps = NewtonSteps(self._tolerance(), self.max_iter)
+        steps = NewtonSteps(self._tolerance(design.shape), self.max_iter)
         method: Method = Krylov(newton=steps) if matrix_free else Exact(newton=steps)
         posterior = infer(
             model, prior=self._prior(design.shape[1]), method=method, draws=DRAWS if matrix_free else 0,
@@ -202,19 +205,21 @@ class BayesianLogisticRegression(ClassifierMixin, BaseEstimator):
             )
         if self.curvature_ == "mode":
             _found_mode(posterior).checked()
-        elif not posterior.diagnostics.converged:
+        gap = posterior.diagnostics.bound_gap or 0.0
+        if not posterior.diagnostics.converged and (self.tol or gap > ENOUGH):
             warnings.warn(
-                f"the best Gaussian was not found in {self.max_iter} steps: one more would gain "
-                f"{posterior.diagnostics.bound_gap:.1e} nats; allow more with max_iter, or a larger tol",
+                f"the best Gaussian was not found in {self.max_iter} steps: one more would gain {gap:.1e} nats; "
+                "allow more with max_iter, or a larger tol",
                 ConvergenceWarning, stacklevel=2,
             )  # fmt: skip
         return posterior
 
-    def _tolerance(self) -> float:
-        """In nats."""
+    def _tolerance(self, shape: tuple[int, int]) -> float:
+        """In nats: as close as round-off allows, unless averages over points would take long."""
         if self.tol is not None:
             return self.tol
-        return 1e-14 if self.curvature_ == "mode" or self._outputs == 1 else 1e-4
+        quick = self.curvature_ == "mode" or self._outputs == 1 or shape[0] * shape[1] ** 2 <= ENDS_SIZE
+        return 1e-14 if quick else ENOUGH
 
     def _prior(self, weights: int) -> Prior:
         """One precision for the slopes, and a wide prior of its own for the intercept."""

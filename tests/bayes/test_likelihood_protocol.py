@@ -199,19 +199,82 @@ def test_expectations_of_mean_and_variance_heads_are_closed_form():
     assert not bool(many.curvature[:, 0, 1].any())
 
 
+def test_expectations_of_two_classes_are_by_quadrature():
+    of, mean, targets = CASES["classes"]
+    mean, targets, covariance = mean[:, :2], targets.clamp_max(1), covariances(N, 2)
+    found, expected = of.expected(mean, covariance, targets), by_grid(of, mean, covariance, targets)
+    for part, value in zip((found.log_density, found.gradient, found.curvature), expected, strict=True):
+        torch.testing.assert_close(part, value, rtol=1e-9, atol=1e-9)
+    assert found.standard_error == 0
+
+
+class Contrasts:
+    """Three classes as a density of the two contrasts of their logits, which is all it depends on."""
+
+    def __init__(self, of):
+        self.of, self.columns = of, of.contrasts(3)
+
+    def log_density(self, contrasts, targets):
+        return self.of.log_density(contrasts @ self.columns.mT, targets)
+
+
 @pytest.mark.parametrize("name", ["classes", "own of two outputs"])
 def test_expectations_over_several_outputs_come_with_their_error(name):
     of, mean, targets = CASES[name]
-    mean, targets = mean[:, :2], targets if name != "classes" else targets.clamp_max(1)
-    covariance = covariances(N, 2)
-    found = of.expected(mean, covariance, targets)
-    expected = by_grid(of, mean, covariance, targets)
+    if name == "classes":
+        columns, wide = of.contrasts(3), covariances(N, 3)
+        torch.testing.assert_close(columns.mT @ columns, torch.eye(2).double())
+        assert float(columns.sum(0).abs().max()) < 1e-15
+        grid = by_grid(Contrasts(of), mean @ columns, columns.mT @ wide @ columns, targets)
+        expected = [grid[0], grid[1] @ columns.mT, columns @ grid[2] @ columns.mT]
+    else:
+        mean, wide = mean[:, :2], covariances(N, 2)
+        expected = by_grid(of, mean, wide, targets)
+    found = of.expected(mean, wide, targets)
     assert 0 < found.standard_error < 0.2
     assert abs(float(found.log_density.mean() - expected[0].mean())) < 5 * found.standard_error
     torch.testing.assert_close(found.gradient, expected[1], rtol=0.1, atol=0.1)
     torch.testing.assert_close(found.curvature, expected[2], rtol=0.15, atol=0.15)
-    again = of.expected(mean, covariance, targets)
+    again = of.expected(mean, wide, targets)
     assert torch.equal(found.curvature, again.curvature)
+
+
+def test_points_agree_with_many_plain_ones_within_their_error():
+    """Whitened Sobol points against 2¹⁵ independent normals, whose standard errors bound what may be between them."""
+    of, mean, targets = CASES["classes"]
+    wide = covariances(N, 3)
+    found = of.expected(mean, wide, targets)
+    z = normal(2**15, 3, seed=21)
+    at = mean[:, None] + z @ torch.linalg.cholesky(wide).mT  # (n, points, 3)
+    p = at.softmax(2)
+    own = torch.nn.functional.one_hot(targets, 3).double()[:, None]
+    values = ((at * own).sum(2) - at.logsumexp(2), own - p, torch.diag_embed(p) - p[..., :, None] * p[..., None, :])
+    for part, each in zip((found.log_density, found.gradient, found.curvature), values, strict=True):
+        error = each.std(1) / 2**7.5
+        assert bool(((part - each.mean(1)).abs() <= 5 * error).all())
+
+
+@pytest.mark.parametrize("name", ["classes", "own of two outputs"])
+def test_gradient_and_curvature_over_points_are_the_derivatives_of_the_sum(name):
+    """In the mean, and −2 ∂/∂V: by central differences, whose error is h² and round-off over h."""
+    of, mean, targets = CASES[name]
+    c, h = mean.shape[1], 1e-5
+    wide = covariances(N, c)
+    found = of.expected(mean, wide, targets)
+    shift = torch.eye(c, dtype=torch.float64)
+
+    def slope(step, turn):
+        up, down = (of.expected(mean + s * step, wide + s * turn, targets).log_density for s in (h, -h))
+        return (up - down) / (2 * h)
+
+    nothing = torch.zeros(c, c).double()
+    gradient = torch.stack([slope(shift[k], nothing) for k in range(c)], 1)
+    torch.testing.assert_close(found.gradient, gradient, rtol=1e-6, atol=1e-8)
+    for a in range(c):
+        for b in range(a + 1):
+            turn = torch.outer(shift[a], shift[b])
+            half = slope(torch.zeros(c).double(), 0.5 * (turn + turn.mT))
+            torch.testing.assert_close(found.curvature[:, a, b], -2 * half, rtol=1e-6, atol=1e-7)
 
 
 def test_expectations_of_outputs_that_stand_alone_take_covariances_too():

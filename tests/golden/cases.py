@@ -619,31 +619,34 @@ def categorical() -> Values:
 def categorical_by_evidence() -> Values:
     """One precision at the mode, exact."""
     model, x = mlp(), normal(60, 3, seed=1)
-    posterior = lw.fit(model, (x, classes(model, x)), lw.Categorical(), prior=lw.Isotropic(), draws=DRAWS)
+    posterior = lw.fit(
+        model, (x, classes(model, x)), lw.Categorical(), prior=lw.Isotropic(), draws=DRAWS, curvature="network"
+    )
     return joined(posterior=asked(posterior), prediction=told(posterior.predict(x[:5] + 0.2), probs=True))
 
 
 @case(HELD_OUT)
 def categorical_held_out() -> Values:
-    """The default prior; `tune`, saved and loaded; a structure; a Krylov space."""
+    """The g-prior; `tune`, saved and loaded; a structure; a Krylov space. Predictions are the posteriors' own."""
     model, x = mlp(), normal(70, 3, seed=1)
     y = classes(model, x)
     data, held = (x[:41], y[:41]), (x[41:], y[41:])
-    posterior = lw.fit(model, data, lw.Categorical(), validation=held, draws=DRAWS)
+    posterior = lw.fit(model, data, lw.Categorical(), validation=held, draws=DRAWS, curvature="network")
     with tempfile.TemporaryDirectory() as folder:
         loaded = lw.load(posterior.save(Path(folder) / "posterior.safetensors"), model)
     kfac = lw.fit(model, data, lw.Categorical(), validation=held, method=lw.KFAC(), draws=DRAWS)
     krylov = lw.fit(model, data, lw.Categorical(), validation=held, method=lw.Krylov(rtol=1e-6), draws=DRAWS)
-    tuned = lw.fit(model, data, lw.Categorical(), prior=lw.GPrior(0.2), draws=DRAWS).tune(held)
+    given = lw.fit(model, data, lw.Categorical(), prior=lw.GPrior(0.2), draws=DRAWS, curvature="network")
+    tuned = given.tune(held)
     at, y_at = x[:6] + 0.2, y[:6]
     return joined(
         posterior=asked(posterior),
         tuned=asked(tuned),
         kfac=asked(kfac),
         krylov=asked(krylov, closed=False),
-        prediction=told(loaded.predict(at), y_at, probs=True),
-        kfac_prediction=told(kfac.predict(at), y_at, probs=True),
-        krylov_prediction=told(krylov.predict(at), y_at, probs=True),
+        prediction=told(loaded.predict(at, mean="network"), y_at, probs=True),
+        kfac_prediction=told(kfac.predict(at, mean="network"), y_at, probs=True),
+        krylov_prediction=told(krylov.predict(at, mean="network"), y_at, probs=True),
     )
 
 
@@ -691,11 +694,11 @@ def bernoulli() -> Values:
     y = (uniform(30, seed=131) < logits.sigmoid()).double()
     linear = lw.infer(
         lw.LinearModel(phi, y, lw.Bernoulli(), weights=0.5 + uniform(30, seed=132)), prior=lw.Isotropic(0.9),
-        draws=DRAWS,
+        draws=DRAWS, curvature="mode",
     )  # fmt: skip
     model, x = mlp(2), normal(26, 3, seed=1)
     labels = (uniform(26, 2, seed=133) < model(x).detach().sigmoid()).double()
-    several = lw.fit(model, (x, labels), lw.Bernoulli(), prior=lw.GPrior(0.2), draws=DRAWS)
+    several = lw.fit(model, (x, labels), lw.Bernoulli(), prior=lw.GPrior(0.2), draws=DRAWS, curvature="network")
     return joined(
         linear=asked(linear),
         linear_prediction=told(linear.predict(phi[:5] + 0.2), y[:5], probs=True),
@@ -711,7 +714,8 @@ def bernoulli_by_evidence() -> Values:
     """A linear model, the curvature at its mode."""
     phi, logits = design(50, 7, seed=130)
     y = (uniform(50, seed=131) < logits.sigmoid()).double()
-    posterior = lw.infer(lw.LinearModel(phi, y, lw.Bernoulli()), prior=lw.Isotropic(), draws=DRAWS)
+    model = lw.LinearModel(phi, y, lw.Bernoulli())
+    posterior = lw.infer(model, prior=lw.Isotropic(), draws=DRAWS, curvature="mode")
     return joined(posterior=asked(posterior), prediction=told(posterior.predict(phi[:5] + 0.2), y[:5], probs=True))
 
 
@@ -720,7 +724,7 @@ def bernoulli_by_evidence() -> Values:
 def poisson() -> Values:
     model, x = mlp(2), normal(24, 3, seed=1)
     counts = torch.from_numpy(np.random.default_rng(0).poisson(model(x).detach().exp().numpy())).double()
-    posterior = lw.fit(model, (x, counts), lw.Poisson(), prior=lw.Isotropic(1.4), draws=DRAWS)
+    posterior = lw.fit(model, (x, counts), lw.Poisson(), prior=lw.Isotropic(1.4), draws=DRAWS, curvature="network")
     prediction = posterior.predict(x[:5] + 0.2)
     return joined(
         posterior=asked(posterior),
@@ -768,7 +772,7 @@ def own_likelihood() -> Values:
     )
     model, x = mlp(2), normal(24, 3, seed=1)
     y = -(-model(x).detach()).exp() * (1 - uniform(24, 2, seed=150)).log()
-    posterior = lw.fit(model, (x, y), waiting, prior=lw.Isotropic(1.4), draws=DRAWS)
+    posterior = lw.fit(model, (x, y), waiting, prior=lw.Isotropic(1.4), draws=DRAWS, curvature="network")
     prediction = posterior.predict(x[:5] + 0.2)
     return joined(
         posterior=asked(posterior),
@@ -889,7 +893,7 @@ def bayesian_logistic_regression() -> Values:
     three = np.digitize(y, np.quantile(y, [0.3, 0.7]))
     sparse = scipy.sparse.random(50, 9, density=0.4, random_state=4, format="csr")
     y_sparse = sparse @ np.arange(9.0) + np.random.default_rng(5).normal(size=50) > 4
-    given = BayesianLogisticRegression(prior_precision=0.8)
+    given = BayesianLogisticRegression(prior_precision=0.8, curvature="mode")
     return joined(
         binary=logistic(given.fit(x, y > y.mean(), sample_weight=weights), x[:4] + 0.1),
         multinomial=logistic(given.fit(x, three), x[:5] + 0.1),
@@ -904,8 +908,8 @@ def bayesian_logistic_regression_by_evidence() -> Values:
     y = y + 3 * np.random.default_rng(9).normal(size=43)
     three = np.digitize(y, np.quantile(y, [0.3, 0.7]))
     return joined(
-        binary=logistic(BayesianLogisticRegression().fit(x, y > y.mean()), x[:4] + 0.1),
-        multinomial=logistic(BayesianLogisticRegression().fit(x, three), x[:5] + 0.1),
+        binary=logistic(BayesianLogisticRegression(curvature="mode").fit(x, y > y.mean()), x[:4] + 0.1),
+        multinomial=logistic(BayesianLogisticRegression(curvature="mode").fit(x, three), x[:5] + 0.1),
     )
 
 

@@ -17,6 +17,7 @@ from torch.utils.data import (
 )
 
 from lapwing import Bernoulli, Categorical, Exact, Gaussian, Isotropic, Krylov, fit
+from lapwing.bayes.fits.newton import NewtonSteps
 from lapwing.network.batches import as_batches
 from lapwing.network.keyed import Keyed
 from lapwing.network.outputs import chosen
@@ -235,7 +236,7 @@ class TestWeights:
     def test_whole_weights_are_repeated_data(self, likelihood):
         counts = torch.tensor([0, 1, 2, 3, 1, 1, 0, 1, 2, 1, 1])
         y = {Gaussian: Y, Categorical: torch.arange(11) % 2, Bernoulli: (Y > 0).double()}[type(likelihood)]
-        options = {"prior": Isotropic(ALPHA), "method": Exact(), "draws": 0}
+        options = {"prior": Isotropic(ALPHA), "method": Exact(newton=NewtonSteps(1e-14)), "draws": 0}
         weighted = fit(mlp(), Keyed({"input": X, "labels": y, "often": counts}, weights="often"), likelihood, **options)
         repeated = fit(mlp(), (X.repeat_interleave(counts, 0), y.repeat_interleave(counts, 0)), likelihood, **options)
         torch.testing.assert_close(weighted.mean, repeated.mean, rtol=1e-6, atol=1e-8)
@@ -260,7 +261,8 @@ class TestMasks:
         model, mask = mlp(), normal(11, 2, seed=5) > -0.5
         y = Y if isinstance(likelihood, Gaussian) else (Y > 0).double()
         data = Keyed({"input": X, "labels": y, "valid": mask}, mask="valid")
-        posterior = fit(model, data, likelihood, prior=Isotropic(ALPHA), method=Exact(), draws=0)
+        given = {"prior": Isotropic(ALPHA), "method": Exact(newton=NewtonSteps(1e-14)), "draws": 0}
+        posterior = fit(model, data, likelihood, curvature="network", **given)
         rows = dense_rows(model, lambda found: found, X)
         p = model(X).detach().sigmoid()
         noise = (
@@ -272,8 +274,10 @@ class TestMasks:
         covariance = torch.linalg.inv(reference.precision(rows[kept], noise[kept], prior))
         torch.testing.assert_close(posterior.covariance, covariance, rtol=1e-8, atol=1e-10)
         nonsense = {**data.data, "labels": torch.where(mask, y, 1 - y)}
-        other = fit(model, Keyed(nonsense, mask="valid"), likelihood, prior=Isotropic(ALPHA), method=Exact(), draws=0)
-        assert other.log_evidence.value == pytest.approx(posterior.log_evidence.value, rel=1e-9)
+        for curvature in ("network", "expected"):
+            one = fit(model, data, likelihood, curvature=curvature, **given)
+            other = fit(model, Keyed(nonsense, mask="valid"), likelihood, curvature=curvature, **given)
+            assert other.log_evidence.value == pytest.approx(one.log_evidence.value, rel=1e-9)
 
     @pytest.mark.parametrize("form", ["-100", "mask"])
     def test_tokens_of_a_language_model_style_batch(self, form):
@@ -281,7 +285,9 @@ class TestMasks:
         model, batch = tagger(), tokens()
         labels = batch["labels"]
         data = batch if form == "-100" else Keyed({**batch, "labels": labels.clamp_min(0)}, mask="attention_mask")
-        posterior = fit(model, data, Categorical(), prior=Isotropic(ALPHA), method=Exact(), draws=0)
+        posterior = fit(
+            model, data, Categorical(), prior=Isotropic(ALPHA), method=Exact(), draws=0, curvature="network"
+        )
         inputs = {key: batch[key] for key in ("input_ids", "attention_mask")}
         rows = dense_rows(model, lambda found: found.logits, **inputs).reshape(30, 3, -1)
         probs = model(**inputs).logits.detach().softmax(-1).reshape(30, 3)

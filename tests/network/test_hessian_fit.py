@@ -203,8 +203,11 @@ def test_labels_are_tuned_on_held_out_data():
     model, x, y, likelihood = problem("mlp", "categorical")
     held = (normal(13, 3, seed=12), torch.arange(13) % 2)
     posterior = fit(model, (x, y), likelihood, prior=Isotropic(), method=Hessian(), validation=held, progress=False)
-    found = float(posterior.predict(held[0]).log_prob(held[1]).mean())
-    assert found == pytest.approx(posterior.diagnostics.held_out, rel=1e-3)
+    own = float(posterior.predict(held[0], mean="network").log_prob(held[1]).mean())
+    assert own == pytest.approx(posterior.diagnostics.held_out, rel=1e-3)
+    found, told = float(posterior.predict(held[0]).log_prob(held[1]).mean()), posterior.diagnostics
+    assert found == pytest.approx(max(told.candidates.values()), rel=1e-3)
+    assert told.candidates[told.candidate] == max(told.candidates.values()) >= told.held_out
 
 
 def test_files_and_single_precision(tmp_path):

@@ -1,5 +1,7 @@
 """Posteriors of networks with class labels, against dense Jacobians, Hessians by torch.func and independent optimisers."""
 
+import math
+
 import pytest
 import scipy.optimize
 import torch
@@ -9,11 +11,13 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 import lapwing as lw
 from lapwing import CG, Bernoulli, Categorical, Exact, Isotropic, Krylov, fit, infer, linearise
+from lapwing.bayes.fits.newton import NewtonSteps
 from lapwing.bayes.noise import DATA, PRIOR, Noise
 from tests import reference
 from tests.network.networks import NETWORKS, normal
 from tests.network.test_linearisation import dense_jacobian, flat_weights
 
+TO_ROUND_OFF = Exact(newton=NewtonSteps(1e-14))  # a search that goes on until one more step would gain so few nats
 METHODS = [Exact("primal"), Exact("dual"), Krylov(rtol=1e-9), CG(rtol=1e-11)]
 
 
@@ -69,7 +73,16 @@ def dense_mode(loss, start: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("name", NETWORKS)
 def test_draws_equal_dense_perturb_and_solve(name, method):
     model, inputs, targets = class_problem(name)
-    posterior = fit(model, (inputs, targets), Categorical(), prior=Isotropic(0.7), method=method, draws=4, seed=5)
+    posterior = fit(
+        model,
+        (inputs, targets),
+        Categorical(),
+        prior=Isotropic(0.7),
+        method=method,
+        draws=4,
+        seed=5,
+        curvature="network",
+    )
     jacobian, probabilities = dense_jacobian(model, inputs), model(inputs).detach().softmax(1)
     features = softmax_root(probabilities).mT @ jacobian  # SᵀJ, with S Sᵀ the Hessian of −log p
     ones, prior = torch.ones(len(features)).double(), torch.full((jacobian.shape[1],), 0.7, dtype=torch.float64)
@@ -86,7 +99,7 @@ def test_draws_equal_dense_perturb_and_solve(name, method):
 def test_covariance_mode_and_evidence_agree_with_dense_references(name, make):
     model, inputs, targets = make(name)
     likelihood = Bernoulli() if targets.is_floating_point() else Categorical()
-    posterior = fit(model, (inputs, targets), likelihood, prior=Isotropic(0.9), draws=2)
+    posterior = fit(model, (inputs, targets), likelihood, prior=Isotropic(0.9), draws=2, curvature="network")
     loss, _, w = dense_loss(model, inputs, targets, 0.9)
     curvature = hessian(loss)(w)  # at θ = w̄ the outputs are the network's own
     new = normal(4, *inputs.shape[1:], seed=20)
@@ -114,7 +127,7 @@ def test_covariance_mode_and_evidence_agree_with_dense_references(name, make):
 @pytest.mark.parametrize("name", ["mlp", "cnn", "tied"])
 def test_the_tuned_precision_maximises_the_dense_evidence_at_the_mode(name):
     model, inputs, targets = class_problem(name)
-    posterior = fit(model, (inputs, targets), Categorical(), prior=Isotropic(), draws=2)
+    posterior = fit(model, (inputs, targets), Categorical(), prior=Isotropic(), draws=2, curvature="network")
     alpha = float(posterior.prior.precision)
 
     def evidence(precision: float) -> float:
@@ -131,7 +144,8 @@ def test_the_tuned_precision_maximises_the_dense_evidence_at_the_mode(name):
         assert evidence(alpha) >= max(evidence(alpha * 0.9), evidence(alpha * 1.1))
 
 
-def test_two_classes_are_one_bernoulli_of_their_difference():
+@pytest.mark.parametrize("curvature", ["expected", "network"])
+def test_two_classes_are_one_bernoulli_of_their_difference(curvature):
     """softmax of (−f/2, f/2) and σ(f) are the same model; so are their posteriors."""
     model, inputs = NETWORKS["mlp"]()
     targets = torch.tensor([0, 1, 1, 0, 1, 0, 1])[: len(inputs)]
@@ -145,8 +159,9 @@ def test_two_classes_are_one_bernoulli_of_their_difference():
             f = self.inner(x)[:, :1]
             return torch.cat([-f / 2, f / 2], dim=1) if self.both else f
 
-    one = fit(Half(model, False).eval(), (inputs, targets[:, None]), Bernoulli(), prior=Isotropic(1.5))
-    two = fit(Half(model, True).eval(), (inputs, targets), Categorical(), prior=Isotropic(1.5))
+    given = {"prior": Isotropic(1.5), "method": TO_ROUND_OFF, "curvature": curvature}
+    one = fit(Half(model, False).eval(), (inputs, targets[:, None]), Bernoulli(), **given)
+    two = fit(Half(model, True).eval(), (inputs, targets), Categorical(), **given)
     new = normal(4, *inputs.shape[1:], seed=20)
     torch.testing.assert_close(one.predict(new).probs[:, 0], two.predict(new).probs[:, 1], rtol=1e-9, atol=1e-12)
     assert one.log_evidence.value == pytest.approx(two.log_evidence.value, rel=1e-9)
@@ -187,11 +202,13 @@ def test_temperature_scaling_is_reported_beside():
     assert posterior.temperature == 1.0
 
 
-def test_weights_and_total_count_data_that_often():
+@pytest.mark.parametrize("curvature", ["expected", "network"])
+def test_weights_and_total_count_data_that_often(curvature):
     model, inputs, targets = class_problem("cnn")
     twice = (torch.cat([inputs, inputs]), torch.cat([targets, targets]))
-    doubled = fit(model, twice, Categorical(), prior=Isotropic(1.1), draws=2)
-    counted = fit(model, (inputs, targets), Categorical(), prior=Isotropic(1.1), draws=2, total=2 * len(inputs))
+    given = {"prior": Isotropic(1.1), "draws": 2, "method": TO_ROUND_OFF, "curvature": curvature}
+    doubled = fit(model, twice, Categorical(), **given)
+    counted = fit(model, (inputs, targets), Categorical(), total=2 * len(inputs), **given)
     new = normal(4, *inputs.shape[1:], seed=20)
     torch.testing.assert_close(doubled.predict(new).probs, counted.predict(new).probs, rtol=1e-8, atol=1e-12)
     assert doubled.log_evidence.value == pytest.approx(counted.log_evidence.value, rel=1e-9)
@@ -204,7 +221,7 @@ def test_fit_is_linearise_then_infer():
     torch.testing.assert_close(whole.draws, by_hand.draws, rtol=0, atol=0)
 
 
-def test_an_interpolating_network_is_refused_without_validation():
+def test_an_interpolating_network_has_a_best_gaussian_and_no_mode_without_validation():
     model, inputs, _ = class_problem("residual")
 
     class Sure(torch.nn.Module):
@@ -219,9 +236,13 @@ def test_an_interpolating_network_is_refused_without_validation():
     targets = model(inputs).argmax(1)
     assert float(sure(inputs).detach().softmax(1).max(1).values.mean()) > 0.99
     with pytest.raises(ValueError, match="fits its training data perfectly"):
-        fit(sure, (inputs, targets), Categorical())
-    fit(sure, (inputs, targets), Categorical(), prior=Isotropic(10.0), draws=2)
-    fit(sure, (inputs, targets), Categorical(), validation=(inputs, targets), draws=2)
+        fit(sure, (inputs, targets), Categorical(), curvature="network")
+    best = fit(sure, (inputs, targets), Categorical())
+    assert best.log_evidence.value > len(inputs) * math.log(1 / 3)  # these data do say something about the weights
+    assert best.effective_dimension.value > 1
+    for given in ({"curvature": "network"}, {}):
+        fit(sure, (inputs, targets), Categorical(), prior=Isotropic(10.0), draws=2, **given)
+        fit(sure, (inputs, targets), Categorical(), validation=(inputs, targets), draws=2, **given)
 
 
 @pytest.mark.parametrize(
@@ -285,7 +306,7 @@ def test_predictions_of_labels():
 def test_a_linear_model_of_labels_has_its_curvature_at_its_mode():
     x, y = normal(12, 4, seed=1), torch.tensor([0, 1, 2] * 4)
     features = torch.kron(x, torch.eye(3).double())
-    posterior = infer(lw.LinearModel(features, y, Categorical()), prior=Isotropic(1.3))
+    posterior = infer(lw.LinearModel(features, y, Categorical()), prior=Isotropic(1.3), curvature="mode")
 
     def loss(theta):
         return cross_entropy((features @ theta).reshape(12, 3), y, reduction="sum") + 0.65 * theta.square().sum()
@@ -300,7 +321,7 @@ def test_a_linear_model_of_labels_has_its_curvature_at_its_mode():
 def test_a_krylov_space_finds_the_same_optimum_of_the_evidence(name):
     """With every direction in the space γ is exact, and so is MacKay's fixed point."""
     model, inputs, targets = class_problem(name)
-    exact = fit(model, (inputs, targets), Categorical(), prior=Isotropic(), draws=2)
+    exact = fit(model, (inputs, targets), Categorical(), prior=Isotropic(), draws=2, curvature="network")
     space = fit(model, (inputs, targets), Categorical(), prior=Isotropic(), method=Krylov(rtol=1e-9), draws=60)
     assert bool(exact.prior.precision.isfinite())  # these data do say something about the weights
     # the search ends where MacKay's step is below one per cent; draws estimate γ

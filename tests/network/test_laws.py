@@ -24,7 +24,7 @@ def digits_network():
 def test_sampled_evidence_finds_the_precision_of_the_exact_one(digits_network):
     """Sampled EM on digits with a normalised CNN: 8 draws against exact eigenvalues, the same g-prior, within 5 %."""
     model, x, y = digits_network
-    exact = fit(model, (x, y), Categorical(), prior=GPrior(), method=Exact(), draws=2)
+    exact = fit(model, (x, y), Categorical(), prior=GPrior(), method=Exact(), draws=2, curvature="network")
     sampled = fit(model, (x, y), Categorical(), prior=GPrior(), method=CG(rtol=1e-3), draws=8)
     assert float((sampled.prior.precision / exact.prior.precision).log().abs()) < 0.05
     assert exact.effective_dimension.value > 20  # the data determine something
@@ -33,7 +33,7 @@ def test_sampled_evidence_finds_the_precision_of_the_exact_one(digits_network):
 def test_sampled_variances_follow_the_exact_ones(digits_network):
     """With many draws the variance from a Krylov space correlates with the closed form above 0.99, and is unbiased."""
     model, x, y = digits_network
-    exact = fit(model, (x, y), Categorical(), prior=GPrior(1.0), method=Exact(), draws=2)
+    exact = fit(model, (x, y), Categorical(), prior=GPrior(1.0), method=Exact(), draws=2, curvature="network")
     drawn = fit(model, (x, y), Categorical(), prior=GPrior(1.0), method=Krylov(rtol=1e-4), draws=400)
     some = digits().test[0][:10].double()
     new = torch.cat([0.2 * some, some, 4 * some])  # dull, usual and glaring pictures
@@ -47,7 +47,7 @@ def test_sampled_variances_follow_the_exact_ones(digits_network):
 def test_the_optimum_is_stationary_in_precision_and_weights(name):
     """∂ evidence / ∂ log λ from autograd of the dense formula, and the gradient of the loss at the mode, are zero."""
     model, inputs, targets = class_problem(name)
-    posterior = fit(model, (inputs, targets), Categorical(), prior=Isotropic(), draws=2)
+    posterior = fit(model, (inputs, targets), Categorical(), prior=Isotropic(), draws=2, curvature="network")
     alpha = float(posterior.prior.precision)
     loss, jacobian, w = dense_loss(model, inputs, targets, alpha)
     mode = posterior.mean.clone().requires_grad_()

@@ -57,7 +57,8 @@ def test_classes_on_any_axis_have_the_dense_posterior(last, dim):
     model, targets = pixels(last), LABELS.clone()
     assert weights_of(model) == 2 * 3 * 9 + 3 + 9 + 3
     targets[0, 1:3] = -100
-    posterior = fit(model, (X, targets), Categorical(dim=dim), prior=Isotropic(ALPHA), method=Exact(), draws=2)
+    given = {"prior": Isotropic(ALPHA), "method": Exact(), "draws": 2, "curvature": "network"}
+    posterior = fit(model, (X, targets), Categorical(dim=dim), **given)
     covariance, rows = dense_of(model, targets)
     torch.testing.assert_close(posterior.covariance, covariance, rtol=1e-7, atol=1e-9)
     prediction = posterior.predict(NEW)
@@ -215,7 +216,8 @@ class TestJoint:
     PLACES = ((0, 1, 2, 3), (0, 2, 2, 3), (1, 0, 3, 4), (0, 1, 0, 0))
 
     def posterior(self, method, draws: int = 2):
-        return fit(pixels(), (X, LABELS), Categorical(dim=1), prior=Isotropic(ALPHA), method=method, draws=draws)
+        given = {"prior": Isotropic(ALPHA), "method": method, "draws": draws, "curvature": "network"}
+        return fit(pixels(), (X, LABELS), Categorical(dim=1), **given)
 
     def expected(self) -> Tensor:
         covariance, rows = dense_of(pixels(), LABELS)

@@ -192,7 +192,7 @@ def test_as_many_pairs_as_weights_are_exact(kind):
     model, inputs, targets = problem(kind)
     p = len(flat_weights(model))
     exact, same = (
-        fit(model, (inputs, targets), LIKELIHOODS[kind], prior=GPrior(), method=method, draws=2)
+        fit(model, (inputs, targets), LIKELIHOODS[kind], prior=GPrior(), method=method, draws=2, curvature="network")
         for method in (Exact(), LowRank(p, rtol=1e-10))
     )
     torch.testing.assert_close(same.prior.precision, exact.prior.precision, rtol=1e-5, atol=0)

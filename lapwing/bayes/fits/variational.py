@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import exp, inf, isinf, log
+from math import exp, inf, log
 from typing import Any, final
 
 import torch
@@ -92,6 +92,11 @@ class BoundSearch:
         return self.steps.max_steps or bound.MAX_STEPS
 
     @property
+    def without(self) -> Rows:
+        """What the likelihood sees at an infinite precision: as many free columns, all of them zero."""
+        return self.rows.without(self.rows.free.shape[2])
+
+    @property
     def is_cheap(self) -> bool:
         """Whether a maximum takes about a second or less."""
         n, k = self.rows.offset.shape
@@ -103,16 +108,15 @@ class BoundSearch:
 
     def at(self, precision: float, near: Ascent | None) -> Ascent:
         """The best Gaussian at a precision, started from that at another."""
-        rows, where = self.rows_at(precision)
-        if near is None or isinf(precision):
-            return bound.at_precision(rows, where, self.tol, self.max_steps)
-        return bound.from_near(rows, near, where, self.tol, self.max_steps)
+        if precision == inf:
+            return bound.at_precision(self.without, 0.0, self.tol, self.max_steps)
+        if near is None:
+            return bound.at_precision(self.rows, log(precision), self.tol, self.max_steps)
+        return bound.from_near(self.rows, near, log(precision), self.tol, self.max_steps)
 
-    def rows_at(self, precision: float) -> tuple[Rows, float]:
-        """The rows and log α of a precision: where it is infinite, free columns of zeros at any α."""
-        if isinf(precision):
-            return self.rows.without(self.rows.free.shape[2]), 0.0
-        return self.rows, log(precision)
+    def bound_without(self) -> float:
+        """The bound where the free weights are zero."""
+        return bound.at_precision(self.rows.without(1), 0.0, self.tol, self.max_steps).at.bound
 
     def weights(self, at: Ascent) -> Tensor:  # (d,)
         """The mean of the weights."""
@@ -228,6 +232,7 @@ class Variational(Fit):
     @staticmethod
     def of(model: LinearModel, prior: DiagonalPrior, free: Tensor, steps: NewtonSteps = AS_NEEDED) -> Variational:
         """That of a model; the precision of one group at most is free, else the largest counts as that."""
+        _check_curvature(model)
         group = int(free.nonzero()[0]) if bool(free.any()) else int(prior.sizes.argmax())
         return Variational(BoundSearch.of(model, prior, group, steps), prior)
 
@@ -258,10 +263,8 @@ class Variational(Fit):
         search, found = self.search, self.search.maximum()
         precision = self.prior.precision.clone()
         precision[search.group] = torch.tensor(found.at.log_precision, dtype=torch.float64).exp()
-        if search.model.point is None:
-            without = search.at(inf, None)
-            if without.at.bound >= found.at.bound - search.tol:
-                found, precision[search.group] = without, inf
+        if search.model.point is None and search.bound_without() >= found.at.bound - search.tol:
+            found, precision[search.group] = search.at(inf, None), inf
         at = Precisions(precision, torch.ones(1, dtype=torch.float64))
         fit = replace(self, prior=replace(self.prior, precision=precision), known=found)
         return fit, Optimum(at, found.steps, found.converged, (found.at.bound,))
@@ -376,11 +379,21 @@ class Variational(Fit):
         )  # fmt: skip
         steps = NewtonSteps(plain.get("tol"), plain.get("max_steps"))
         search = BoundSearch(model, prior, group, columns, rows, steps)
-        rows, where = search.rows_at(float(prior.precision[group]))
-        found = bound.Search(rows, search.tol, 1).at(where, tensors["mean"], tensors["curvature"])
+        precision = float(prior.precision[group])
+        seen, at = (search.without, 0.0) if precision == inf else (rows, log(precision))
+        found = bound.Search(seen, search.tol, 1).at(at, tensors["mean"], tensors["curvature"])
         if found is None:
             raise ValueError("the file holds a curvature that no posterior has")
         return Variational(search, prior, None, Ascent(found, plain["steps"], 0, plain.get("converged", True)))
+
+
+def _check_curvature(model: LinearModel) -> None:
+    """Refuse a density that is not log-concave or not finite at the network's outputs, or where a model starts."""
+    at = torch.zeros(model.features.shape[0], dtype=torch.float64) if model.offset is None else model.offset.double()
+    if model.point is not None:
+        at = model.outputs_at_point().double()
+    of = model.likelihood
+    of.hessian_diagonal(of.reshape_outputs(at, model.targets), None, model.targets)
 
 
 def contrasted(model: LinearModel, scale: Tensor) -> Tensor:  # (n, k, d)

@@ -114,7 +114,8 @@ class Exact(Method):
         rows, d = model.features.shape
         several = min(rows, d) * rows * d <= COMPARED
         for number, option in enumerate(options(prior) if several else options(prior)[:1]):
-            run.report(f"looking for the best Gaussian under {type(option).__name__}")
+            if first.is_bound:
+                run.report(f"looking for the best Gaussian under {type(option).__name__}")
             fit = first
             if number:
                 on = option.on(model.features, model.row_weights, model.blocks)

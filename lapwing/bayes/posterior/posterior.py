@@ -320,9 +320,9 @@ class Posterior:
         told = gaussian.diagnostics
         diagnostics = replace(
             self.diagnostics, tuned_by=tuned_by, converged=told.converged, error_bound=told.error_bound,
-            data_passes=told.data_passes,
+            data_passes=told.data_passes, candidate=None, candidates=None,
         )  # fmt: skip
-        return replace(self, gaussian=gaussian, diagnostics=diagnostics, held_out_curve=None)
+        return replace(self, gaussian=gaussian, diagnostics=diagnostics, held_out_curve=None, network_temperature=None)
 
     def at_multiple(self, precision: float, noise: float, tuned_by: str = "given") -> Posterior:
         """The posterior at multiples of the present precisions."""

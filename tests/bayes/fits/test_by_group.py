@@ -134,7 +134,10 @@ class TestAgainstInfer:
         model, x, y, *_, group = known
         group = group.tied() if isinstance(prior, lw.Isotropic) else group
         method = lw.Exact() if where == "mode" else lw.LowRank(N * CLASSES, rtol=1e-10, evidence_at="weights")
-        posterior = lw.fit(model, (x, y), lw.Categorical(), prior=prior, method=method, progress=False)
+        laplace = "network" if where == "mode" else None
+        posterior = lw.fit(
+            model, (x, y), lw.Categorical(), prior=prior, method=method, progress=False, curvature=laplace
+        )
         problem = group.at_mode(group.centre) if where == "mode" else group.at_weights()
         found = maximised(problem, tolerance=1e-3)
         assert found.converged

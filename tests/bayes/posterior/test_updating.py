@@ -164,7 +164,7 @@ def test_networks_become_those_of_all_data(kind, cut, method):
 
 def test_the_mode_of_labels_starts_from_the_one_before():
     model, x, y, likelihood = of_network("classes")
-    some = lw.fit(model, (x[:22], y[:22]), likelihood, prior=lw.Isotropic(2.0))
+    some = lw.fit(model, (x[:22], y[:22]), likelihood, prior=lw.Isotropic(2.0), curvature="network")
     assert some.update((x[22:], y[22:])).diagnostics.mode_steps < some.diagnostics.mode_steps
 
 
