@@ -91,7 +91,7 @@ def test_batches_do_not_matter(problem, monkeypatch):
 @pytest.mark.parametrize("total", [None, 180])
 def test_leverages_of_class_labels_are_those_of_a_refit(problem, total):
     model, x, y = problem
-    labels, options = (y[:60, 0] > 0.2).long(), {"prior": lw.Isotropic(2.0)}
+    labels, options = (y[:60, 0] > 0.2).long(), {"prior": lw.Isotropic(2.0), "curvature": "network"}
     posterior = lw.fit(model, (x[:60], labels), lw.Categorical(), total=total, **options)
     found = recording.influence(posterior, labels)
     assert found.leverage.sum() == pytest.approx(posterior.effective_dimension.value, rel=1e-6)
@@ -124,8 +124,9 @@ def test_one_output_or_two_outputs_have_the_same_leverages(problem):
         one.weight += torch.tensor([[1.0, -0.5, 0.2]]).double()
         two.weight[1] += one.weight[0]
     mask = torch.tensor([False] * 3 + [True] * 3 + [False, True])  # the second output's weights alone
-    single = lw.fit(one, (x[:60], labels[:, None].double()), lw.Bernoulli(), prior=lw.Isotropic(1.0))
-    double = lw.fit(two, (x[:60], labels), lw.Categorical(), prior=lw.Isotropic(1.0), select=mask)
+    given = {"prior": lw.Isotropic(1.0), "curvature": "network"}
+    single = lw.fit(one, (x[:60], labels[:, None].double()), lw.Bernoulli(), **given)
+    double = lw.fit(two, (x[:60], labels), lw.Categorical(), select=mask, **given)
     first, second = (recording.influence(posterior, labels) for posterior in (single, double))
     assert np.allclose(first.leverage, second.leverage, rtol=1e-6)
     assert np.allclose(first.log_density, second.log_density, rtol=1e-6)
