@@ -35,6 +35,7 @@ SHORTEST = 1e-8  # step, below which none raises the bound
 ROUND_OFF = 1e-12  # of the bound
 LARGEST_STEP = 1.5  # of log α
 START = 2.0  # standard deviation of the outputs under the prior that a search begins with,
+FAR = 1e9  # nats of its bound under the prior, below which it begins with a narrower Gaussian than that,
 ENDS = 0.3, 16.0  # and those of rough searches, since the bound may have several maxima in α
 WIDEST = 60.0, 1e4  # standard deviation of the outputs under the prior, of several and of one; there only ratios count
 ROUGH, ROUGH_STEPS = 0.05, 12  # nats and steps of those
@@ -154,14 +155,23 @@ class Search:
         self.stiffness = 1.0  # minus the second derivative of the bound in log α
 
     def start(self, log_precision: float) -> Approximation:
-        """The prior itself, or where the likelihood has no finite average under that a narrower Gaussian."""
+        """The prior itself, or where that is far from the maximum the best of Gaussians with the same curvature for all.
+
+        An average of e^f under a wide prior may be finite and as large as 1e300, from where no step finds back.
+        """
         n, k = self.rows.offset.shape
         mean = torch.zeros(self.rows.size, dtype=torch.float64)
-        units = torch.eye(k, dtype=torch.float64).expand(n, k, k)
-        for curvature in (0.0, *(10.0**power for power in range(-6, 13, 3))):
-            found = self.at(log_precision, mean, curvature / self.rows.prior_variance * units)
-            if found is not None:
-                return found
+        units = torch.eye(k, dtype=torch.float64).expand(n, k, k) / self.rows.prior_variance
+        best = self.at(log_precision, mean, 0 * units)
+        if best is not None and best.bound >= -FAR:
+            return best
+        for power in range(-6, 13):
+            found = self.at(log_precision, mean, 10.0**power * units)
+            if found is not None and best is not None and found.bound < best.bound:
+                return best
+            best = found or best
+        if best is not None:
+            return best
         raise FloatingPointError(
             "the likelihood has no finite average under so wide a prior: use a larger prior precision"
         )
