@@ -155,7 +155,7 @@ class Search:
         self.stiffness = 1.0  # minus the second derivative of the bound in log α
 
     def start(self, log_precision: float) -> Approximation:
-        """The prior itself, or where that is far from any maximum the best of Gaussians with one curvature for all data.
+        """The prior itself, or where that is far from any maximum the best of Gaussians with one curvature for all.
 
         An average of e^f under a wide prior may be finite and as large as 1e300, from where no step finds back.
         """
