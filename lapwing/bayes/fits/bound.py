@@ -34,7 +34,9 @@ FURTHEST = 3.0  # a mixture may go in log α
 SHORTEST = 1e-8  # step, below which none raises the bound
 ROUND_OFF = 1e-12  # of the bound
 LARGEST_STEP = 1.5  # of log α
+JUMP, NEARLY = 0.1, 1.0  # in log α from which on it is set to its fixed point, and nats from the best at this α
 START = 2.0  # standard deviation of the outputs under the prior that a search begins with,
+FAR = 1e9  # nats of its bound under the prior, below which it begins with a narrower Gaussian than that,
 ENDS = 0.3, 16.0  # and those of rough searches, since the bound may have several maxima in α
 WIDEST = 60.0, 1e4  # standard deviation of the outputs under the prior, of several and of one; there only ratios count
 ROUGH, ROUGH_STEPS = 0.05, 12  # nats and steps of those
@@ -154,14 +156,23 @@ class Search:
         self.stiffness = 1.0  # minus the second derivative of the bound in log α
 
     def start(self, log_precision: float) -> Approximation:
-        """The prior itself, or where the likelihood has no finite average under that a narrower Gaussian."""
+        """The prior itself, or where that is far from any maximum the best of Gaussians with one curvature for all.
+
+        An average of e^f under a wide prior may be finite and as large as 1e300, from where no step finds back.
+        """
         n, k = self.rows.offset.shape
         mean = torch.zeros(self.rows.size, dtype=torch.float64)
-        units = torch.eye(k, dtype=torch.float64).expand(n, k, k)
-        for curvature in (0.0, *(10.0**power for power in range(-6, 13, 3))):
-            found = self.at(log_precision, mean, curvature / self.rows.prior_variance * units)
-            if found is not None:
-                return found
+        units = torch.eye(k, dtype=torch.float64).expand(n, k, k) / self.rows.prior_variance
+        best = self.at(log_precision, mean, 0 * units)
+        if best is not None and best.bound >= -FAR:
+            return best
+        for power in range(-6, 13):
+            found = self.at(log_precision, mean, 10.0**power * units)
+            if found is not None and best is not None and found.bound < best.bound:
+                return best
+            best = found or best
+        if best is not None:
+            return best
         raise FloatingPointError(
             "the likelihood has no finite average under so wide a prior: use a larger prior precision"
         )
@@ -253,8 +264,26 @@ class Search:
                 if found is None and length < SHORTEST:
                     return Ascent(at, steps, self.evaluations, at.gap <= 100 * self.tol)
                 length = 0.5 * length if found is None else min(1.0, 1.5 * length)
-            at = self._tuned(found) if tune else found
+            at = self._jumped(self._tuned(found)) if tune else found
         return Ascent(at, self.max_steps, self.evaluations, False)
+
+    def _jumped(self, at: Approximation) -> Approximation:
+        """At MacKay's precision γ/‖m‖² with B and m kept, where that is further off and better.
+
+        Where data determine the weights, steps of α at fixed z are short: it drags the outputs along.
+        """
+        free, left_out = self.rows.free.shape[2], self.rows.left_out
+        shared = at.shared if left_out is None else at.shared - left_out
+        determined, squared = float((at.curvature * shared).sum()), float(at.mean[:free].square().sum())
+        if at.gap > NEARLY or min(determined, squared) <= 0:
+            return at
+        step = max(-LARGEST_STEP, min(LARGEST_STEP, log(determined / squared)), self.rows.lowest - at.log_precision)
+        if abs(step) < JUMP:
+            return at
+        mean = at.mean.clone()
+        mean[:free] *= exp(0.5 * step)
+        found = self.at(at.log_precision + step, mean, at.curvature * exp(-step))
+        return found if found is not None and found.bound > at.bound else at
 
     def _higher(self, found: Approximation | None, than: Approximation) -> Approximation | None:
         """A Gaussian, unless its bound is lower than that of another."""

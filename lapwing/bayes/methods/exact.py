@@ -266,6 +266,10 @@ class ExactPosterior(WhitenedPosterior):
         """Its statistics are sums over data."""
 
     def retuned(self, likelihood: Likelihood) -> ExactPosterior:
+        own = self.fit.optimum()
+        if own is not None:
+            fit = own[0]
+            return replace(self, fit=fit, prior=fit.prior, statistics=self.summary(fit, fit.prior))
         problem = replace(self.problem(), tune_noise=likelihood.tunes_noise, noise_hyperprior=likelihood.hyperprior)
         at = ByEvidence().optimum(problem, self.precisions).at
         return self.at(replace(self.prior, precision=at.prior), at.noise)

@@ -322,6 +322,8 @@ class Posterior:
             self.diagnostics, tuned_by=tuned_by, converged=told.converged, error_bound=told.error_bound,
             data_passes=told.data_passes, candidate=None, candidates=None,
         )  # fmt: skip
+        if gaussian.evidence_is_bound:  # found by a search of its own, which may have gone another way
+            diagnostics = replace(diagnostics, **gaussian.facts())
         return replace(self, gaussian=gaussian, diagnostics=diagnostics, held_out_curve=None, network_temperature=None)
 
     def at_multiple(self, precision: float, noise: float, tuned_by: str = "given") -> Posterior:

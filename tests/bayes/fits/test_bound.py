@@ -88,6 +88,18 @@ class TestOneOptimum:
             assert float(((found.at.curvature - first.at.curvature) @ first.at.variances).abs().max()) < 1e-6
 
     @pytest.mark.parametrize("kind", KINDS)
+    def test_under_priors_however_wide(self, kind):
+        """Where the mean rate of a count under the prior is e^(v/2), which is 1e300 or none at all."""
+        rows = search_of(labelled(kind, 19, 4, seed=5)).rows
+        near = bounds.at_precision(rows, 0.0, 1e-9)
+        for log_precision in (-30.0, -12.0, -7.0, -6.0, -5.0, -4.0, -3.0, 20.0):
+            found = bounds.at_precision(rows, log_precision, 1e-9)
+            again = bounds.from_near(rows, near, log_precision, 1e-9)
+            assert found.converged
+            assert again.converged
+            assert again.at.bound == pytest.approx(found.at.bound, abs=1e-7)
+
+    @pytest.mark.parametrize("kind", KINDS)
     def test_no_step_lowers_the_bound(self, kind):
         rows = search_of(labelled(kind, 19, 4, seed=5)).rows
         reached = []

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize
-from torch import Tensor
+from torch import Tensor, nn
 
 import lapwing as lw
 from lapwing.bayes.fits.newton import NewtonSteps
@@ -231,7 +231,7 @@ class TestContracts:
     @pytest.mark.parametrize("kind", KINDS)
     @pytest.mark.parametrize("prior", [lw.Isotropic(), lw.Isotropic(PRECISION)], ids=["tuned", "given"])
     def test_a_search_that_is_cut_short_says_so_and_is_a_value(self, kind, prior):
-        of = labelled(kind, 19, 4, seed=5)
+        of = labelled(kind, 29, 4, signal=0.7, seed=11)
         posterior = inferred(of, prior, method=lw.Exact(newton=NewtonSteps(max_steps=1)))
         assert not posterior.diagnostics.converged
         assert posterior.diagnostics.bound_gap > 0
@@ -240,6 +240,19 @@ class TestContracts:
         assert bool((prediction.epistemic_variance > 0).all())
         assert float(posterior.log_evidence.value) < float(inferred(of, prior).log_evidence.value)
 
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_another_precision_says_how_its_own_search_went(self, kind):
+        of = labelled(kind, 29, 4, signal=0.7, seed=11)
+        posterior = inferred(of, method=lw.Exact(newton=NewtonSteps(tol=1e-6, max_steps=20)))
+        assert posterior.diagnostics.converged
+        far = posterior.at(precision=1e-9)
+        fit = far.gaussian.fit
+        assert far.diagnostics.converged == fit.ascent.converged
+        assert far.diagnostics.bound_gap == fit.ascent.at.gap
+        cut = inferred(of, method=lw.Exact(newton=NewtonSteps(max_steps=1))).at(precision=1e-9)
+        assert not cut.diagnostics.converged
+        assert bool(cut.predict(of.model.features.dense()).epistemic_variance.isfinite().all())
+
     def test_densities_that_are_not_log_concave_keep_laplace(self):
         X = normal(17, 2, 5, seed=0)
         model = lw.LinearModel(X.reshape(-1, 5), normal(17, seed=1), HeteroscedasticGaussian())
@@ -247,12 +260,120 @@ class TestContracts:
         with pytest.raises(ValueError, match="not log-concave"):
             lw.infer(model, prior=lw.Isotropic(1.0), curvature="expected")
 
-    def test_methods_that_take_one_point_say_what_to_do(self):
+    @pytest.mark.parametrize("method", [lw.KFAC(), lw.Krylov(), lw.CG()], ids=["kfac", "krylov", "cg"])
+    def test_methods_that_take_one_point_say_what_to_do(self, method):
         of = labelled("labels", 19, 4, seed=5)
         with pytest.raises(ValueError, match=r"leave the method out, or take Exact\(\)"):
-            lw.infer(of.model, prior=lw.Isotropic(1.0), method=lw.Krylov(), curvature="expected")
+            lw.infer(of.model, prior=lw.Isotropic(1.0), method=method, curvature="expected")
+
+    def test_print_says_that_the_evidence_is_a_lower_bound(self):
+        of = labelled("counts", 29, 4, signal=0.7, seed=11)
+        assert "a lower bound" in repr(inferred(of, lw.Isotropic()))
+        assert "a lower bound" not in repr(inferred(of, lw.Isotropic(), curvature="mode"))
 
     @pytest.mark.parametrize(("asked", "said"), [(None, "expected over the posterior"), ("mode", "Hessian")])
     def test_where_the_curvature_was_taken_is_said(self, asked, said):
         posterior = inferred(labelled("labels", 19, 4, seed=5), curvature=asked)
         assert posterior.diagnostics.curvature == said
+
+
+class TestNothingToLearn:
+    """Labels that have nothing to do with the features: the bound is largest at an infinite precision."""
+
+    @pytest.fixture
+    def pruned(self) -> tuple[Labelled, lw.Posterior]:
+        of = Labelled("labels", normal(23, 1, 3, seed=2), (normal(23, seed=4) > 0).double(), torch.ones(23).double())
+        return of, inferred(of, lw.Isotropic())
+
+    def test_then_outputs_are_zero_and_certain(self, pruned):
+        of, posterior = pruned
+        assert bool(posterior.prior.precision.isinf().all())
+        assert float(posterior.log_evidence.value) == pytest.approx(23 * log(0.5), abs=1e-9)
+        prediction = posterior.predict(of.model.features.dense())
+        for what in (posterior.mean, posterior.covariance, prediction.mean, prediction.epistemic_variance):
+            assert torch.equal(what, torch.zeros_like(what))
+        torch.testing.assert_close(prediction.probs, torch.full((23,), 0.5, dtype=torch.float64), rtol=0, atol=1e-12)
+        assert float(posterior.effective_dimension.value) == pytest.approx(0, abs=1e-9)
+
+    def test_a_finite_precision_is_still_a_fresh_inference(self, pruned, tmp_path):
+        of, posterior = pruned
+        fresh, new = inferred(of, lw.Isotropic(2.5)), normal(5, 3, seed=6)
+        same(posterior.at(precision=2.5), fresh)
+        loaded = lw.load(posterior.save(tmp_path / "posterior"))
+        assert torch.equal(loaded.predict(new).mean, posterior.predict(new).mean)
+        torch.testing.assert_close(
+            loaded.at(precision=2.5).predict(new).mean, fresh.predict(new).mean, rtol=0, atol=1e-5
+        )
+
+    def test_more_data_may_be_worth_it(self, pruned):
+        of, posterior = pruned
+        X = normal(30, 1, 3, seed=7)
+        more = Labelled("labels", X, (X[:, 0, 0] > 0).double(), torch.ones(30).double())
+        whole = Labelled(
+            "labels", torch.cat([of.features, X]), torch.cat([of.targets, more.targets]), torch.ones(53).double()
+        )
+        kept, found = (posterior.update(more.model, retune=retune) for retune in (False, True))
+        assert float(kept.log_evidence.value) == pytest.approx(53 * log(0.5), abs=1e-9)
+        same(found, inferred(whole, lw.Isotropic()), std=1e-4)
+
+    def test_beside_a_given_precision(self):
+        """An intercept stays: that of the labels alone."""
+        X = torch.cat([torch.ones(23, 1, 1).double(), normal(23, 1, 3, seed=2)], 2)
+        y = (normal(23, seed=4) > -0.7).double()
+        groups = {"intercept": [0], "slopes": [1, 2, 3]}
+        given = {"intercept": 0.01, "slopes": None}
+        found = inferred(Labelled("labels", X, y, torch.ones(23).double()), lw.PerGroup(groups, precision=given))
+        alone = inferred(Labelled("labels", X[:, :, :1], y, torch.ones(23).double()), lw.Isotropic(0.01))
+        assert float(found.prior.precision[1]) == float("inf")
+        assert float(found.log_evidence.value) == pytest.approx(float(alone.log_evidence.value), abs=1e-9)
+        torch.testing.assert_close(found.mean[:1], alone.mean, rtol=0, atol=1e-6)
+        torch.testing.assert_close(found.covariance[:1, :1], alone.covariance, rtol=1e-5, atol=0)
+        assert bool((found.mean[1:] == 0).all())
+
+
+class TestNetworks:
+    """Of a network the model is Jθ alone: no outputs of its own at weights of zero."""
+
+    @pytest.fixture
+    def known(self):
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            network = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 5)).double().eval()
+        x = normal(37, 3, seed=5)
+        y = (3 * network(x).detach() + 0.3 * normal(37, 5, seed=6)).argmax(1)
+        weights = dict(network.named_parameters())
+        jacobian = torch.func.jacrev(lambda w: torch.func.functional_call(network, w, (x,)))(weights)
+        J = torch.cat([part.detach().reshape(37, 5, -1) for part in jacobian.values()], 2)
+        return network, x, y, J
+
+    def test_a_fit_is_that_of_its_jacobian(self, known):
+        network, x, y, J = known
+        given, rows = {"prior": lw.Isotropic(PRECISION), "method": TIGHT}, J.reshape(-1, J.shape[2])
+        found = lw.fit(network, (x, y), lw.Categorical(), progress=False, **given)
+        dense = lw.infer(lw.LinearModel(rows, y, lw.Categorical()), **given)
+        same(found, dense)
+        ours, theirs = found.predict(x), dense.predict(rows)
+        torch.testing.assert_close(ours.mean, J @ found.mean, rtol=1e-8, atol=1e-9)
+        torch.testing.assert_close(ours.epistemic_variance, theirs.epistemic_variance, rtol=1e-5, atol=0)
+        torch.testing.assert_close(ours.probs, theirs.probs, rtol=0, atol=1e-5)
+
+    def test_the_prior_is_that_of_the_better_bound(self, known):
+        network, x, y, _ = known
+
+        def fitted(prior: Prior | None) -> lw.Posterior:
+            return lw.fit(network, (x, y), lw.Categorical(), prior=prior, method=TIGHT, progress=False)
+
+        found, options = fitted(None), {"GPrior": lw.GPrior(), "Isotropic": lw.Isotropic()}
+        each = {name: float(fitted(prior).log_evidence.value) for name, prior in options.items()}
+        assert found.diagnostics.prior == max(each, key=each.__getitem__)
+        assert float(found.log_evidence.value) == pytest.approx(max(each.values()), abs=1e-8)
+
+    def test_a_file_goes_on(self, known, tmp_path):
+        network, x, y, _ = known
+        posterior = lw.fit(network, (x, y), lw.Categorical(), prior=lw.Isotropic(), method=TIGHT, progress=False)
+        loaded = lw.load(posterior.save(tmp_path / "posterior"), network)
+        for one, other in ((loaded, posterior), (loaded.at(precision=2.5), posterior.at(precision=2.5))):
+            torch.testing.assert_close(one.predict(x).probs, other.predict(x).probs, rtol=0, atol=1e-5)
+        more = normal(4, 3, seed=8), torch.tensor([0, 3, 1, 4])
+        ours, theirs = (one.update(more).predict(x) for one in (loaded, posterior))
+        torch.testing.assert_close(ours.mean, theirs.mean, rtol=0, atol=1e-4)
