@@ -36,7 +36,7 @@ from lapwing.linear.fitting import centre, fitted_whole, row_weights
 
 DRAWS = 32  # of a matrix-free fit
 BASIS_BYTES = 1e9  # a basis of the rows of wide features is stored up to this size
-ENOUGH = 1e-4  # nats that one more step would gain
+ENOUGH = 1e-2  # nats that one more step would gain
 INTERCEPT_STD = 10.0  # of the logit at the mean of the features
 
 
@@ -61,9 +61,9 @@ class BayesianLogisticRegression(ClassifierMixin, BaseEstimator):
     Fits of up to 1,500 weights, or as many rows times classes, are dense. Larger ones use matrix products only: they
     are Laplace's approximation, `curvature_` says so, and take variances from 32 draws; `log_evidence_` and
     `effective_dimension_` then carry standard errors. A `lambda_` of infinity says that the data are likelier without
-    the features. `tol` bounds what one more step would gain, in nats; None is as much as round-off allows, and 1e-4 for
+    the features. `tol` bounds what one more step would gain, in nats; None is as much as round-off allows, and 1e-2 for
     large fits of more than two classes. Where the best Gaussian was not found in `max_iter` steps a ConvergenceWarning
-    says so, with None if one more would gain 1e-4 nats. `n_iter_` counts the steps of the search.
+    says so, with None if one more would gain 1e-2 nats. `n_iter_` counts the steps of the search.
 
     >>> from sklearn.datasets import load_iris
     >>> X, y = load_iris(return_X_y=True)

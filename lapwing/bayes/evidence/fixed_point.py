@@ -13,6 +13,8 @@ LARGEST_STEP = 2.5  # of log α
 def at_the_weights(statistics: Statistics, weights: Tensor) -> float:
     """log α with α = γ(α) / ‖w̄‖², the evidence at the network's own weights: a start that costs nothing."""
     energy, values = max(float(weights.square().sum()), 1e-300), statistics.values
+    if not len(values):  # the data say nothing at all
+        return 0.0
     low, high = (float(np.log(x)) for x in (1e-8 * float(values.max()), 1e4 * float(values.max())))
     for _ in range(60):
         middle = (low + high) / 2

@@ -86,7 +86,7 @@ class BoundSearch:
             return self.steps.tol
         if self.rows.offset.shape[1] > 1:
             return 1e-3
-        return 1e-14 if self.is_cheap and self.model.point is None else 1e-6
+        return 1e-17 if self.is_cheap and self.model.point is None else 1e-6
 
     @property
     def max_steps(self) -> int:

@@ -362,6 +362,8 @@ def _tuned_by_modes(
         mode = kept_mode(run.journal, f"mode {number}", partial(search.mode, at, fit.near, near, rough))
         passes += mode.mode.passes
         fit = replace(fit, near=mode)
+        if gamma <= 0:  # no precision is likelier than another
+            break
         wanted = log(gamma / float(search.energies(mode).sum()))
         seen.append((log_alpha, wanted - log_alpha))
         run.report(f"prior precision {alpha:.4g}, {passes:.0f} passes for the mode")
