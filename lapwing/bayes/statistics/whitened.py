@@ -95,7 +95,7 @@ class Whitened:
         if self.exact:
             rows = row_blocks(features, max(BLOCK_ELEMENTS, width * d))
             return torch.cat([self.spectrum.coordinates(block.double() * self.std) for block in rows])
-        blocks = []
+        blocks = [torch.zeros(features.shape[0], 0, dtype=torch.float64)]
         for start in range(0, rank, width):
             units = torch.zeros(rank, min(width, rank - start), dtype=torch.float64)
             units[start : start + width].fill_diagonal_(1)
