@@ -251,8 +251,7 @@ class Search:
         history: list[Approximation] = []
         length = 1.0
         for steps in range(self.max_steps):
-            at_end = at.log_precision <= self.rows.lowest + 1e-3 and at.slope < 0
-            if at.gap <= self.tol and (not tune or at_end or at.slope**2 <= 2 * self.stiffness * self.tol):
+            if at.gap <= self.tol and (not tune or self._is_tuned(at)):
                 return Ascent(at, steps, self.evaluations, True)
             history = [*history, at][-DEPTH:]
             found = self._higher(self._mixed(at, history), at) if len(history) > 1 else None
@@ -267,21 +266,33 @@ class Search:
             at = self._jumped(self._tuned(found)) if tune else found
         return Ascent(at, self.max_steps, self.evaluations, False)
 
-    def _jumped(self, at: Approximation) -> Approximation:
-        """At MacKay's precision γ/‖m‖² with B and m kept, where that is further off and better.
+    def _is_tuned(self, at: Approximation) -> bool:
+        """Whether no step of α gains more than the tolerance, with z kept or with m, or none is left to go."""
+        if at.log_precision <= self.rows.lowest + 1e-3 and at.slope < 0:
+            return True
+        return at.slope**2 <= 2 * self.stiffness * self.tol and self._from_fixed_point(at)[1] <= self.tol
 
-        Where data determine the weights, steps of α at fixed z are short: it drags the outputs along.
-        """
+    def _from_fixed_point(self, at: Approximation) -> tuple[float, float]:
+        """How far log α is from MacKay's γ/‖m‖² with B and m kept, and the nats that going there would gain."""
         free, left_out = self.rows.free.shape[2], self.rows.left_out
         shared = at.shared if left_out is None else at.shared - left_out
         determined, squared = float((at.curvature * shared).sum()), float(at.mean[:free].square().sum())
-        if at.gap > NEARLY or min(determined, squared) <= 0:
-            return at
-        step = max(-LARGEST_STEP, min(LARGEST_STEP, log(determined / squared)), self.rows.lowest - at.log_precision)
-        if abs(step) < JUMP:
+        if min(determined, squared) <= 0:
+            return 0.0, 0.0
+        away = log(determined / squared)
+        return away, 0.25 * determined * away**2
+
+    def _jumped(self, at: Approximation) -> Approximation:
+        """At that fixed point, where it is some way off and better.
+
+        Where data determine the weights, steps of α at fixed z are short: they drag the outputs along.
+        """
+        away, _ = self._from_fixed_point(at)
+        step = max(-LARGEST_STEP, min(LARGEST_STEP, away), self.rows.lowest - at.log_precision)
+        if at.gap > NEARLY or abs(step) < JUMP:
             return at
         mean = at.mean.clone()
-        mean[:free] *= exp(0.5 * step)
+        mean[: self.rows.free.shape[2]] *= exp(0.5 * step)
         found = self.at(at.log_precision + step, mean, at.curvature * exp(-step))
         return found if found is not None and found.bound > at.bound else at
 

@@ -217,6 +217,22 @@ class TestPrecision:
         assert (up - down) / (2 * h) == pytest.approx(0, abs=1e-6)  # their own error is h² of a third derivative
         assert min(found.at.bound - up, found.at.bound - down) > 0
 
+    @pytest.mark.parametrize("kind", ALONE)
+    def test_searches_from_all_precisions_end_within_the_tolerance(self, kind):
+        """Also where data determine the weights, so that z follows α: counts up to thirty, of eighty data.
+
+        A search ends where each of three steps gains no more than it: of z and W, of α with z kept, of α with m kept.
+        """
+        rows = search_of(labelled(kind, 80, 6, signal=1.0, seed=1094)).rows
+        found = []
+        for std in (0.3, 2.0, 16.0):
+            search = Search(rows, 1e-6, bounds.MAX_STEPS)
+            ascent = search.ascend(search.start(log(rows.prior_variance / std**2)), tune=True)
+            assert ascent.converged
+            assert ascent.steps < 30
+            found.append(ascent.at.bound)
+        assert max(found) - min(found) < 3e-6
+
     @pytest.mark.parametrize("kind", KINDS)
     def test_no_precision_of_a_scan_is_better(self, kind):
         """By points too: those of all precisions are the same, so that the bound is one smooth function."""
