@@ -69,9 +69,9 @@ class BayesianLogisticRegression(ClassifierMixin, BaseEstimator):
     >>> X, y = load_iris(return_X_y=True)
     >>> model = BayesianLogisticRegression().fit(X, y)
     >>> model.predict_proba(X[[0, 60, 120]]).round(2)
-    array([[0.87, 0.13, 0.  ],
-           [0.02, 0.97, 0.  ],
-           [0.  , 0.08, 0.92]])
+    array([[1.  , 0.  , 0.  ],
+           [0.01, 0.99, 0.  ],
+           [0.  , 0.  , 1.  ]])
     """
 
     _parameter_constraints: dict = {  # noqa: RUF012
