@@ -158,14 +158,7 @@ class Search:
             )
         return found
 
-    def at(
-        self,
-        log_precision: float,
-        mean: Tensor,
-        curvature: Tensor,
-        towards: float = 0.0,
-        residual: Tensor | None = None,
-    ) -> Approximation | None:
+    def at(self, log_precision: float, mean: Tensor, curvature: Tensor, towards: float = 0.0, residual: Tensor | None = None) -> Approximation | None:
         """The Gaussian with this W, its mean as given or a Newton step of some length from there; None where it is none."""
         self.evaluations += 1
         columns = self.rows.columns(log_precision)
@@ -322,9 +315,6 @@ def from_near(rows: Rows, near: Ascent, log_precision: float, tol: float, max_st
     search = Search(rows, tol, max_steps)
     at = near.at
     change = exp(at.log_precision - log_precision)
-    starts = [
-        search.at(log_precision, at.mean, at.curvature),
-        search.at(log_precision, at.mean / change**0.5, at.curvature * change),
-    ]
+    starts = [search.at(log_precision, at.mean, at.curvature), search.at(log_precision, at.mean / change**0.5, at.curvature * change)]
     known = [one for one in starts if one is not None] or [search.start(log_precision)]
     return search.ascend(max(known, key=lambda one: one.bound), tune=False)
