@@ -24,11 +24,11 @@ def test_sets_do_not_overlap(parts):
     assert len(data.train[0]) == demo.TRAINED
 
 
-def test_the_posterior_keeps_the_network_and_is_no_worse_than_it(parts):
+def test_the_posterior_is_no_worse_than_the_network(parts):
     upright, turned = (demo.probabilities(one) for one in parts[3])
     for found in (upright, turned):
         (ours, labels), (alone, _) = found[records.OURS], found["MAP"]
-        assert abs(metrics.accuracy(ours, labels) - metrics.accuracy(alone, labels)) <= 0.01
+        assert metrics.accuracy(ours, labels) >= metrics.accuracy(alone, labels) - 0.01
         gap = metrics.paired(metrics.nll_each(ours, labels), metrics.nll_each(alone, labels))
         assert gap.mean <= 3 * gap.standard_error
     ours, labels = turned[records.OURS]

@@ -117,7 +117,7 @@ def _inferred(model: LinearModel, prior: Prior, method: Method | None, validatio
     if validation is not None and (prior.tuned or model.likelihood.tunes_noise or model.likelihood.constant_curvature):
         run.report("tuning the precision on held-out data")
         posterior = _on_held_out(posterior, validation)
-    if validation is None and prior.tuned and run.tuning.by_evidence and model.likelihood.has_classes:
+    if validation is None and prior.tuned and run.tuning.is_guarded and model.likelihood.has_classes:
         posterior = no_wider_than_training_allows(posterior)
     if validation is None:
         posterior.gaussian.mean  # noqa: B018, looked for now, so that diagnostics can tell how

@@ -31,7 +31,7 @@ def test_probabilities_are_those_of_the_posterior_at_these_precisions(small, way
     groups = linear.groups("normalised")
     given = dict(zip(groups, at.precision.clamp_max(1e9).tolist(), strict=True))  # a pruned group is as good as fixed
     prior = lw.PerGroup(groups, precision=given)
-    posterior = lw.infer(linear, prior=prior, method=lw.Exact(), draws=0, progress=False)
+    posterior = lw.infer(linear, prior=prior, method=lw.Exact(), draws=0, progress=False, curvature="network")
     assert found.scores(way)["nll"] == pytest.approx(-float(posterior.predict(new).log_prob(labels).mean()), abs=1e-6)
 
 

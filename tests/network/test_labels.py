@@ -247,8 +247,10 @@ def test_an_interpolating_network_has_a_best_gaussian_and_no_mode_without_valida
     sure = Sure(model).eval()
     targets = model(inputs).argmax(1)
     assert float(sure(inputs).detach().softmax(1).max(1).values.mean()) > 0.99
-    with pytest.raises(ValueError, match="fits its training data perfectly"):
-        fit(sure, (inputs, targets), Categorical(), curvature="network")
+    with pytest.warns(UserWarning, match="fits its training data perfectly"):
+        around = fit(sure, (inputs, targets), Categorical(), curvature="network")
+    cost = -float(around.predict(inputs).log_prob(targets).mean())
+    assert cost <= 0.03 + 1e-3  # its training labels stay likely, within the tolerance of the search for the precision
     best = fit(sure, (inputs, targets), Categorical())
     assert best.log_evidence.value > len(inputs) * math.log(1 / 3)  # these data do say something about the weights
     assert best.effective_dimension.value > 1

@@ -19,6 +19,10 @@ class Tuning(Protocol):
     def by_evidence(self) -> bool:
         """Whether what it finds is final."""
 
+    @property
+    def is_guarded(self) -> bool:
+        """Whether a precision that makes training labels unlikely may be raised."""
+
     def optimum(self, problem: Problem, given: Precisions) -> Optimum:
         """The precisions, those that were given kept."""
 
@@ -33,6 +37,7 @@ class ByEvidence:
     prior_start: float | None = None
     noise_start: float | None = None
     by_evidence = True
+    is_guarded = True
 
     def optimum(self, problem: Problem, given: Precisions) -> Optimum:
         """The maximum; a noise that runs to zero is kept above round-off."""
@@ -60,6 +65,7 @@ class ByFixedPoint:
 
     tolerance: float = 1e-10
     by_evidence = True
+    is_guarded = False
 
     def optimum(self, problem: Problem, given: Precisions) -> Optimum:
         """The fixed point; the first below a stiff prior where a curvature has negative eigenvalues."""
@@ -78,6 +84,7 @@ class At:
     prior: float
     noise: float = 1.0
     by_evidence = True
+    is_guarded = False
 
     def optimum(self, problem: Problem, given: Precisions) -> Optimum:  # noqa: ARG002
         """Those."""
@@ -91,6 +98,7 @@ class OnHeldOut:
     """A start for held-out data: half of what can be determined is, and no mode is looked for on the way."""
 
     by_evidence = False
+    is_guarded = False
 
     def optimum(self, problem: Problem, given: Precisions) -> Optimum:
         """The middle of the range, or where a noise is to be found too the maximum of the evidence."""

@@ -203,10 +203,6 @@ class ModeSearch:
         return ModeSearch(model, prior, design, tensors["start"], space)
 
 
-class NoMode(FloatingPointError, ValueError):
-    """A density without a bound under so wide a prior: a search goes elsewhere, and where there is nowhere says so."""
-
-
 class _Modes:
     """Modes one after another, each started from the last: the state of one search for precisions."""
 
@@ -223,7 +219,7 @@ class _Modes:
         except FloatingPointError as failure:
             if self.search.likelihood.log_concave:
                 raise
-            raise NoMode(
+            raise ValueError(
                 "under a wide prior this likelihood has no mode: data fitted perfectly, with a variance of "
                 "zero, have no bound on their density; pass validation=(x, y), or a prior with a precision"
             ) from failure
