@@ -231,15 +231,21 @@ def of_deviations(
     *, full: bool,
 ) -> OutputUncertainty:  # fmt: skip
     """From draws; the prior variance from the rows where they are fewer than the draws, or from prior draws."""
+    prior, *centred = _before_data(std, features, shape, deviations.shape[1], prior_noise, full)
     draws = (features @ deviations.to(features.like)).double().mT.reshape(-1, *shape)
-    if prod(shape[1:]) <= len(draws) and not (features.rows_are_costly or is_wide(features, shape)):
-        parts = [_squares(rows * std, shape, full) for rows in _data(features, shape, None, std.double())]
-        prior, *centred = (torch.cat(part) for part in zip(*parts, strict=True))
-    else:
-        images = (features @ (std[:, None] * prior_noise).to(features.like)).double()
-        sums = _squares(images.reshape(shape[0], -1, images.shape[1]), shape, full)
-        prior, *centred = (part / images.shape[1] for part in sums)
     return OutputUncertainty(prior.reshape(shape), _with_centred(of_draws(draws, full), *centred), draws)
+
+
+def _before_data(
+    std: Tensor, features: LinearOperator, shape: tuple[int, ...], draws: int, prior_noise: Tensor, full: bool
+) -> list[Tensor]:  # (n, c)[, (places,)]
+    """The prior variance of outputs, and with `full` that of centred ones; images of prior draws end with this call."""
+    if prod(shape[1:]) <= draws and not (features.rows_are_costly or is_wide(features, shape)):
+        parts = [_squares(rows * std, shape, full) for rows in _data(features, shape, None, std.double())]
+        return [torch.cat(part) for part in zip(*parts, strict=True)]
+    images = (features @ (std[:, None] * prior_noise).to(features.like)).double()
+    sums = _squares(images.reshape(shape[0], -1, images.shape[1]), shape, full)
+    return [part / images.shape[1] for part in sums]
 
 
 def _squares(data: Tensor, shape: tuple[int, ...], full: bool) -> list[Tensor]:  # (b, c, d) -> (b, c)[, (places,)]
