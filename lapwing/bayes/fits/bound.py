@@ -60,7 +60,7 @@ class Rows:
         """Weights, q + p."""
         return self.free.shape[2] + self.fixed.shape[2]
 
-    @property
+    @cached_property
     def prior_variance(self) -> float:
         """The mean variance of an output at unit precision."""
         total = float(self.free.square().sum())
@@ -68,7 +68,7 @@ class Rows:
             total += float(self.left_out.diagonal(dim1=1, dim2=2).sum())
         return max(total / max(1, self.offset.numel()), 1e-300)
 
-    @property
+    @cached_property
     def lowest(self) -> float:
         """log α below which outputs are so wide that points no longer tell one width from another."""
         return log(self.prior_variance / WIDEST[self.offset.shape[1] == 1] ** 2)
@@ -273,10 +273,12 @@ class Search:
         return at.slope**2 <= 2 * self.stiffness * self.tol and self._from_fixed_point(at)[1] <= self.tol
 
     def _from_fixed_point(self, at: Approximation) -> tuple[float, float]:
-        """How far log α is from MacKay's γ/‖m‖² with B and m kept, and the nats that going there would gain."""
-        free, left_out = self.rows.free.shape[2], self.rows.left_out
-        shared = at.shared if left_out is None else at.shared - left_out
-        determined, squared = float((at.curvature * shared).sum()), float(at.mean[:free].square().sum())
+        """How far log α is from MacKay's γ/‖m‖² with B and m kept, and the nats that going there would gain.
+
+        What was left out of the free columns is under the prior, so that B times its variance counts beside γ.
+        """
+        determined = float((at.curvature * at.shared).sum())
+        squared = float(at.mean[: self.rows.free.shape[2]].square().sum())
         if min(determined, squared) <= 0:
             return 0.0, 0.0
         away = log(determined / squared)

@@ -13,8 +13,8 @@ from tests.bayes.fits.labelled import LIKELIHOODS, Labelled, labelled, normal
 N, K, D, RANK = 9, 2, 23, 5
 
 
-def inferred(of: Labelled, tol: float = 1e-12) -> lw.Posterior:
-    return lw.infer(of.model, prior=lw.Isotropic(0.7), method=lw.Exact(newton=NewtonSteps(tol=tol)), draws=0)
+def inferred(of: Labelled, tol: float = 1e-12, precision: float | None = 0.7) -> lw.Posterior:
+    return lw.infer(of.model, prior=lw.Isotropic(precision), method=lw.Exact(newton=NewtonSteps(tol=tol)), draws=0)
 
 
 def blocks(matrix: Tensor, k: int) -> Tensor:
@@ -114,3 +114,21 @@ class TestUnderTheBound:
                 assert losses[-1] < 0.5 * float(w @ K.abs() @ w) + float(w @ K.diagonal()) / 8
         assert losses == sorted(losses, reverse=True)
         assert losses[-1] > -1e-9
+
+    @pytest.mark.parametrize("kind", ["labels", "counts"])
+    def test_a_search_for_the_precision_ends_at_the_top_where_something_is_left_out(self, kind, monkeypatch):
+        """What is left out has a variance that falls with the precision, so it counts in the fixed point too."""
+        of = labelled(kind, 19, 31, signal=0.6, seed=2)
+        decaying = of.features * torch.logspace(0, -1, 31, dtype=torch.float64)
+        targets = (decaying[:, 0, 0] + 0.5 * decaying[:, 0, 5] > 0).double() * (1 if kind == "labels" else 3)
+        of = Labelled(kind, decaying, targets, of.weights)
+        monkeypatch.setattr(columns, "LARGEST", 9)
+        found = inferred(of, precision=None)
+        assert found.gaussian.fit.search.rows.left_out is not None
+        assert found.diagnostics.converged
+        best, top = float(found.prior.precision[0]), float(found.log_evidence.value)
+        low, high = (float(inferred(of, precision=best * step).log_evidence.value) for step in (0.9, 1 / 0.9))
+        assert top > max(low, high)
+        # a parabola through the three: its top is within what 1e-9 nats leave of a slope of zero, and a cubic term
+        curvature = (2 * top - low - high) / 0.1053**2
+        assert abs(high - low) / (2 * 0.1053) < 0.1 * curvature * 0.1053
