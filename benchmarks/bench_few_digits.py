@@ -2,7 +2,7 @@
 
 The protocol, which was committed before any score:
 
-- Three cases, five seeds each. A seed chooses the training and the held-out rows, the weights that training starts from and the
+- Three cases, five seeds each, beside a part that only shows that the script runs. A seed chooses the training and the held-out rows, the weights that training starts from and the
   order of the batches.
   - `demo`: the network of `lapwing demo` (three convolutions with BatchNorm, 2,188 weights, 300 epochs of Adam at 0.01) on 200 of
     scikit-learn's digits, 8 × 8. Letters are shrunk to that size by the means of pixels.
@@ -70,6 +70,7 @@ class Case:
 
 
 CASES = {
+    "a part": Case(60, 20, 1e-2, 2, mnist=False),  # to see that the script runs
     "demo": Case(200, 300, 1e-2, 6, mnist=False),
     "memorised": Case(200, 200, 2e-3, 8),
     "unfinished": Case(800, 10, 2e-3, 4),
@@ -234,7 +235,8 @@ def measure(case: str, seed: int) -> dict[str, Any]:
 
 
 CELLS: dict[str, dict[str, Any]] = {
-    f"{case}, {seed}": {"case": case, "seed": seed} for case in CASES for seed in range(SEEDS)
+    "a part": {"case": "a part", "seed": 0},
+    **{f"{case}, {seed}": {"case": case, "seed": seed} for case in list(CASES)[1:] for seed in range(SEEDS)},
 }
 
 if __name__ == "__main__":
