@@ -8,7 +8,7 @@ best held-out log density; the noise is tuned on the held-out data too, unless t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
 
@@ -16,10 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from lapwing.bayes.likelihoods import Gaussian
-from lapwing.bayes.likelihoods.spread import Spread
 from lapwing.bayes.methods import KFAC, Diagonal
+from lapwing.bayes.mixtures import Mixture
 from lapwing.bayes.posterior import Posterior
-from lapwing.bayes.predictive import Prediction
 from lapwing.bayes.priors import GPrior, Isotropic
 from lapwing.bench import side_by_side
 from lapwing.bench.scores import validation_nll
@@ -142,29 +141,6 @@ def _held_out(problem: Problem) -> Predictive:
         problem.model, problem.train, Gaussian(), validation=problem.validation, draws=DRAWS, seed=problem.seed,
         progress=False,
     )  # fmt: skip
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Mixture:
-    """Several linearised posteriors that count alike (Eschenhagen et al. 2021)."""
-
-    parts: tuple[Posterior, ...]
-
-    def predict(self, inputs: Tensor) -> Prediction:
-        """The moments of the mixture, and the draws of all."""
-        found = [part.predict(inputs) for part in self.parts]
-        means = torch.stack([one.mean for one in found])
-        spread = torch.stack([one.epistemic_variance for one in found]).mean(0) + means.var(0, correction=0)
-        noise = torch.stack([one.aleatoric_variance for one in found]).mean(0)
-        drawn = torch.cat([one.draws for one in found if one.draws is not None])
-        mean, seen = means.mean(0), found[0].observation
-        likelihood = seen.likelihood.with_noise_at(noise.sqrt(), mean.shape)
-        return replace(
-            found[0], mean=mean, epistemic_variance=spread, draws=drawn, standard_error=None, bounds=None,
-            observation=replace(seen, likelihood=likelihood, spread=Spread(spread, None), outputs=mean),
-            prior_variance="a mixture has no one prior",
-        )  # fmt: skip
 
 
 def _structured(method: Any) -> Callable[[Problem], Predictive]:

@@ -69,9 +69,8 @@ def scaled(found: Prediction, temperature: float) -> Prediction:
         raise ValueError(f"temperature is {temperature}, expected a positive number")
     classes, seen = found.likelihood.has_classes, found.observation
     shrunk, root = (1 / temperature, 1 / temperature) if classes else (1.0, temperature**0.5)
-    mean, outputs, factor = shrunk * found.mean, shrunk * seen.outputs, 1 / temperature**2 if classes else temperature
-    blurred = seen.likelihood if classes else seen.likelihood.with_variance_times(temperature)
-    observation = replace(seen, likelihood=blurred, spread=seen.spread.scaled(root), outputs=outputs)
+    mean, factor = shrunk * found.mean, 1 / temperature**2 if classes else temperature
+    observation = seen.blurred(temperature)
     centre = 0 if found.draws is None else found.likelihood.to_output_layout(seen.outputs, found.draws[0])
     drawn = None if found.draws is None else shrunk * centre + root * (found.draws - centre)
 

@@ -4,10 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from lapwing.bayes.likelihoods import Gaussian
 from lapwing.bench import regressors
 from lapwing.bench.networks import mlp
-from lapwing.facade import fit
 from tests.families.problems import normals
 
 
@@ -41,17 +39,3 @@ def test_the_decay_is_that_with_the_least_held_out_error(problem):
     assert len(set(errors)) == len(regressors.DECAYS)
     assert problem.members is problem.stacks[errors.index(min(errors))]
     assert problem.model is problem.members[0]
-
-
-def test_a_mixture_has_the_moments_of_its_parts(problem):
-    """E f and E f² are the averages over parts, noise included; draws are those of all."""
-    parts = tuple(fit(make(seed), problem.train, Gaussian(0.1 + seed), draws=5 + seed) for seed in range(3))
-    new = normals(7, 3, seed=5)
-    found, each = regressors.Mixture(parts).predict(new), [part.predict(new) for part in parts]
-    mean = sum(one.mean for one in each) / 3
-    square = sum(one.variance + one.mean.square() for one in each) / 3
-    assert torch.allclose(found.mean, mean)
-    assert torch.allclose(found.variance, square - mean.square())
-    assert torch.equal(found.draws, torch.cat([one.draws for one in each]))
-    with pytest.raises(ValueError, match="a mixture has no one prior"):
-        found.novelty  # noqa: B018
