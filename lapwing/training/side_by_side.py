@@ -268,7 +268,8 @@ def _one_by_one(
             found.append(train(
                 model, plan.data, plan.likelihood, epochs=plan.epochs, batch_size=plan.batch_size,
                 optimiser=plan.optimiser, schedule=plan.schedule, prior_precision=precision,
-                validation=plan.validation, seed=seed, checkpoint=None if folder is None else folder / f"member-{seed}.pt",
+                validation=plan.validation, seed=seed,
+                checkpoint=None if folder is None else folder / f"member-{seed}.pt",
                 progress=lambda phase, which=which: report(f"{which}, {phase}" if phase else ""),  # type: ignore[misc]
             ))  # fmt: skip
         except Diverged as error:
