@@ -10,7 +10,7 @@ import scipy.optimize
 import torch
 from torch import Tensor
 
-from lapwing.bayes.predictive import Prediction
+from lapwing.bayes.predictive import Observation, Prediction
 from lapwing.families.networks import BATCH, Predictive
 from lapwing.network.shuffling import Source
 
@@ -51,7 +51,8 @@ def fit(base: Predictive, validation: Any) -> Scaled:
     4.0
     """
     pairs = [(base.predict(inputs), targets) for inputs, targets in Source.of(validation).in_order(BATCH)]
-    if pairs[0][0].likelihood.constant_curvature:  # the best is known in closed form
+    first = pairs[0][0]
+    if first.likelihood.constant_curvature and isinstance(first.observation, Observation):  # the best in closed form
         squares = torch.cat([_squares(found, targets) for found, targets in pairs])
         return Scaled(base, float(squares.mean()))
 

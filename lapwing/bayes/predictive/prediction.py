@@ -300,7 +300,8 @@ def from_draws(
     """What draws of the outputs (draws, *outputs) say: their mean and variance, and for labels averages over them.
 
     `prior` are draws of the outputs before the data, or why there are none.
-    The draws of a `mixture`, such as an ensemble, are all there are: their variance is no estimate of another.
+    The draws of a `mixture`, such as an ensemble, are all there are: their variance is no estimate of another, and the
+    density of an observation is the mean of its densities under each.
 
     >>> from lapwing import Gaussian
     >>> drawn = torch.tensor([[[1.0], [0.0]], [[3.0], [0.0]]])
@@ -308,6 +309,9 @@ def from_draws(
     >>> found.mean.flatten().tolist(), found.variance.flatten().tolist()
     ([2.0, 0.0], [1.25, 0.25])
     """
+    if mixture and isinstance(prior, str):
+        found = mixed([_certain(outputs, likelihood, prior) for outputs in functions])
+        return replace(found, draws=functions, seed=seed)
     mean, draws, of = functions.mean(0), len(functions), likelihood
     alone = mixture or draws == 1
     spread, known = _around_mean(functions, of, exhaustive=alone), prior
@@ -326,6 +330,17 @@ def from_draws(
         standard_error=None if alone else variance * (2 / (draws - 1)) ** 0.5,
         seed=seed,
     )
+
+
+def _certain(outputs: Tensor, of: Likelihood, prior: str) -> Prediction:
+    """What outputs say that are known: of one network by itself."""
+    rows = of.as_rows(outputs)
+    none = torch.zeros_like(rows)
+    covariance = torch.diag_embed(none) if outputs.ndim > 1 and of.are_linked(outputs) else None
+    link = "monte carlo" if "monte carlo" in of.links else of.links[0]
+    zeros = of.observed(torch.zeros_like(outputs))
+    seen = Observation(of, link, Spread(none, covariance, none[None]), rows)
+    return Prediction(of.observed(outputs), zeros, prior, seen, draws=outputs[None])
 
 
 def _around_mean(functions: Tensor, of: Likelihood, *, exhaustive: bool) -> Spread:
