@@ -42,14 +42,14 @@ PROBED = 2  # data with which it is tried whether a network can be mapped
 class Plan:
     """How networks are trained: what `train` takes."""
 
-    data: Any
+    data: Source
     likelihood: Likelihood
     epochs: int
     batch_size: int
     optimiser: Optimiser | None
     schedule: Schedule | None
     precisions: tuple[float, ...]  # of the prior on the weights of each network
-    validation: Any
+    validation: Source | None
     seed: int
 
 
@@ -76,7 +76,8 @@ def members(
         raise ValueError(f"count is {count}, expected at least one network")
     precisions = _precisions(prior_precision, count)
     models = [make(number) for number in range(seed, seed + count)]
-    plan = Plan(data, likelihood, epochs, batch_size, optimiser, schedule, precisions, validation, seed)
+    held_out = None if validation is None else Source.of(validation)
+    plan = Plan(Source.of(data), likelihood, epochs, batch_size, optimiser, schedule, precisions, held_out, seed)
     folder, report = None if checkpoint is None else Path(checkpoint), reporter(progress)
     hindrance = obstacle(models, plan)
     if hindrance is not None:
@@ -94,7 +95,7 @@ def obstacle(models: Sequence[nn.Module], plan: Plan) -> str | None:
     together = Together.of(models, plan)
     weights = {name: tensor.clone() for name, tensor in together.start.items()}
     trained = [weights[name].requires_grad_() for name in together.names]
-    batch = Source.of(plan.data).in_order(PROBED)
+    batch = plan.data.in_order(PROBED)
     inputs, targets = next(batch)
     try:
         with torch.random.fork_rng(devices=[]):
@@ -122,7 +123,7 @@ class Together:
         sets = [tensors_of(model) for model in models]
         start = {name: torch.stack([one[name].detach() for one in sets]) for name in sets[0]}
         names = trainable(models[0])
-        decays = torch.tensor(plan.precisions).to(start[names[0]]) / Source.of(plan.data).size
+        decays = torch.tensor(plan.precisions).to(start[names[0]]) / plan.data.size
         return Together(deepcopy(models[0]).train(), start, names, plan.likelihood, decays)
 
     def losses(self, weights: Weights, inputs: Tensor, targets: Tensor) -> Tensor:  # (networks,)
@@ -194,7 +195,8 @@ class Crowd:
 
     def score(self, weights: Weights) -> float:
         """Notes which networks are at their best so far; the mean of their scores."""
-        found = self.together.scores(weights, Source.of(self.plan.validation).in_order(self.plan.batch_size))
+        assert self.plan.validation is not None
+        found = self.together.scores(weights, self.plan.validation.in_order(self.plan.batch_size))
         better = found < self.lowest
         self.lowest = torch.where(better, found, self.lowest)
         for name, tensor in weights.items():
