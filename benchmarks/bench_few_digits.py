@@ -77,14 +77,14 @@ CASES = {
 }
 
 
-def parts(case: Case, seed: int) -> dict[str, Any]:
-    """Rows to train on, held-out rows, and those to judge by: upright, turned and foreign."""
+def parts(case: Case, seed: int, task: Any = None) -> dict[str, Any]:
+    """Rows to train on, held-out rows, and those to judge by: upright, turned and foreign; of digits, or of a task."""
     import torch
 
     from lapwing.bench.corruptions import rotate
     from lapwing.bench.data import digits, mnist, notmnist
 
-    letters, task = notmnist(JUDGED)[0], mnist(test=JUDGED) if case.mnist else digits()
+    letters, task = notmnist(JUDGED)[0], task or (mnist(test=JUDGED) if case.mnist else digits())
     (x, y), test = task.train, task.test
     if not case.mnist:
         letters = torch.nn.functional.adaptive_avg_pool2d(letters, 8)
