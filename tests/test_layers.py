@@ -13,7 +13,7 @@ ALLOWED = {
     "linalg": {"atomic"},
     "bayes": {"atomic", "linalg"},
     "linear": {"linalg", "bayes"},
-    "tabular": {"atomic", "linalg", "linear"},
+    "tabular": {"atomic", "linalg", "bayes", "linear"},
     "network": {"linalg", "bayes"},
     "training": {"arrays", "atomic", "linalg", "bayes", "network"},
     "families": {"atomic", "linalg", "bayes", "network", "training"},
