@@ -17,7 +17,7 @@ from lapwing.bayes.likelihoods import quadrature
 from lapwing.bayes.likelihoods.categorical import helmert
 from lapwing.bayes.likelihoods.expectation import normal_points
 
-NODES = 41  # of the trapezoidal rule, for one contrast
+NODES = 81  # of the trapezoidal rule, for one contrast
 BLOCK_ELEMENTS = 2**22  # logits at once
 JITTER = 1e-9  # of a mean variance, so that a covariance has a root
 
@@ -43,7 +43,7 @@ class Softmax:
 
     @staticmethod
     def of(classes: int, points: int, seed: int = 0) -> Softmax:
-        """Two classes by the trapezoidal rule, to round-off where outputs spread by less than about ten."""
+        """Two classes by the trapezoidal rule, which is good to 1e-4 where outputs spread by ten, and better below."""
         if classes == 2:
             nodes, shares = quadrature.nodes(NODES)
             return Softmax(helmert(2), nodes[:, None], shares)
