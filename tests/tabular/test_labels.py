@@ -54,7 +54,7 @@ def test_two_classes_by_an_integral(generator):
             mean, std = values[b, n, 0].item(), roots[b, n, 0, 0].item()
             sign = 1 - 2 * labels[n].item()
             first = average(lambda f: 1 / (1 + np.exp(-f)), mean, std)
-            slope = average(lambda f: 2 / (2 + 2 * np.cosh(f)), mean, std)
+            slope = average(lambda f: 1 / (2 + 2 * np.cosh(f)), mean, std)
             density = average(lambda f: -np.logaddexp(0, -sign * f), mean, std)  # noqa: B023
             assert probabilities[b, n, 0].item() == pytest.approx(first, abs=1e-6)
             assert averages.log_density[b, n].item() == pytest.approx(density, abs=1e-6)
