@@ -53,6 +53,7 @@ ALLOWED = {
         "report",
         "bench",
         "demo",
+        "tabular",
         "tomography",
         "symmetry",
     },

@@ -45,22 +45,38 @@ class TableEstimator(BaseEstimator):
 
     def _read_rows(self, X: Any, y: Any, **checks: bool) -> tuple[Table, np.ndarray]:
         """A table and targets to learn from; `checks` are those of scikit-learn for the targets."""
+        if isinstance(X, Table):
+            return self._known_from_now_on(X), self._targets_of(X.numbers, y, checks)
         if not has_labels(X):
             X, y = validate_data(
                 self, X, y, dtype=np.float64, ensure_all_finite="allow-nan", ensure_min_samples=2, **checks
             )
             return Table.of_numbers(X), y
         validate_data(self, X, skip_check_array=True)
+        y = self._targets_of(X, y, checks)
+        return read_frame(X), y
+
+    def _targets_of(self, X: Any, y: Any, checks: dict[str, bool]) -> np.ndarray:
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
         y = _check_y(y, estimator=self, **checks)
         check_consistent_length(X, y)
         if len(y) < 2:
             raise ValueError(f"the table has {len(y)} sample(s): expected at least two rows to learn from")
-        return read_frame(X), y
+        return y
+
+    def _known_from_now_on(self, table: Table) -> Table:
+        """Columns that were read already, such as those of a file, as scikit-learn keeps those of a data frame."""
+        self.n_features_in_ = len(table.names)
+        self.feature_names_in_ = np.array(table.names, dtype=object)
+        return table
 
     def _read(self, X: Any) -> Table:
         """A table with the columns of the first."""
+        if isinstance(X, Table):
+            if (X.names, X.numeric) != (self._encoding.names, self._encoding.numeric):
+                raise ValueError(f"the table has the columns {X.names}, and {self._encoding.names} in training")
+            return X
         if not self._encoding.categories:
             return Table.of_numbers(
                 validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", reset=False)

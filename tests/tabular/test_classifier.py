@@ -149,10 +149,9 @@ def test_random_states_repeat_bits(fitted):
     assert (again.predict_proba(NEW) == fitted.predict_proba(NEW)).all()
     other = BayesianMLPClassifier(**SMALL, random_state=1).fit(X, NAMES)
     assert (other.predict_proba(NEW) != fitted.predict_proba(NEW)).any()
-    np.random.seed(3)
-    before = np.random.get_state()[1].copy()
+    before = np.random.get_state()[1].copy()  # noqa: NPY002
     BayesianMLPClassifier(**SMALL | {"max_iter": 2}, random_state=None).fit(X, NAMES)
-    assert (np.random.get_state()[1] == before).all()
+    assert (np.random.get_state()[1] == before).all()  # noqa: NPY002
 
 
 def test_weights_count_rows():
