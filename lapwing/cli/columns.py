@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -88,7 +88,7 @@ def _filled(gaps: int) -> str:
     return f", {gaps} missing ones filled with their mean and marked" if gaps else ""
 
 
-def table(columns: Sequence[Column], cells: dict[str, Sequence[Any]], rows: int) -> Table:
+def table(columns: Sequence[Column], cells: Mapping[str, Sequence[Any]], rows: int) -> Table:
     """The cells of a file as the estimators take them."""
     from lapwing.tabular.columns import Level, Table
 

@@ -16,6 +16,7 @@ from lapwing.cli import data as reading
 from lapwing.cli import folders
 from lapwing.cli.columns import Column
 from lapwing.cli.fitting import Clock, Request
+from lapwing.records.schema import Task
 
 if TYPE_CHECKING:
     from lapwing.tabular.columns import Table
@@ -96,7 +97,7 @@ def fit(request: Request, clock: Clock, quiet: bool) -> TableRun:
     return TableRun(estimator, columns, target, why, train, sets, read_as)
 
 
-def kind_of(source: str, rows: Rows, asked: str | None) -> tuple[records.Task, str]:
+def kind_of(source: str, rows: Rows, asked: str | None) -> tuple[Task, str]:
     """Whether targets are classes or numbers, and why."""
     targets = rows.targets
     assert targets is not None

@@ -8,8 +8,9 @@ data × weights², however many outputs there are.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import accumulate
-from typing import NamedTuple
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
@@ -120,8 +121,8 @@ def _summed(pair: _Pair) -> Tensor:  # (weights of the first layer, of the secon
     high, wide = _sides(pair)
     rows = _Entries.of(*high, same=pair.same)
     columns = _Entries.of(*wide, same=pair.same)
-    total = torch.zeros(rows.count, columns.count, dtype=pair.right[0].dtype)
-    for block in _blocks(pair, columns.count):
+    total = torch.zeros(rows.size, columns.size, dtype=pair.right[0].dtype)
+    for block in _blocks(pair, columns.size):
         lefts = rows.summed_products(pair.left[0][block], pair.left[1][block])
         total.addmm_(lefts, columns.products(pair.right[0][block], pair.right[1][block]).mT)
     if pair.same:
@@ -136,10 +137,10 @@ def _spread(pair: _Pair, covariance: Tensor) -> Tensor:  # (n, outputs, outputs)
     columns = _Entries.of(*wide, same=pair.same)
     weights = covariance.reshape(high[0], wide[0], high[1], wide[1]).transpose(1, 2).reshape(high[0] * high[1], -1)
     if pair.same:  # both halves of the inputs' products at once
-        half = torch.zeros(rows.count, columns.count, dtype=weights.dtype)
+        half = torch.zeros(rows.size, columns.size, dtype=weights.dtype)
         weights = half.index_add(1, columns.place, weights.index_select(0, rows.flat))
     parts = []
-    for block in _blocks(pair, columns.count):
+    for block in _blocks(pair, columns.size):
         inner = weights @ columns.products(pair.right[0][block], pair.right[1][block])
         square = inner.index_select(0, rows.place) if pair.same else inner
         parts.append(pair.left[0][block] @ square.mT.reshape(-1, *high) @ pair.left[1][block].mT)
@@ -151,14 +152,16 @@ def _sides(pair: _Pair) -> tuple[tuple[int, int], tuple[int, int]]:
     return (pair.left[0].shape[2], pair.left[1].shape[2]), (pair.right[0].shape[1], pair.right[1].shape[1])
 
 
-class _Entries(NamedTuple):
+@final
+@dataclass(frozen=True, eq=False)
+class _Entries:
     """Those of a matrix that are worked with: all, or of a symmetric one those on and below its diagonal."""
 
-    first: Tensor  # (count,), their rows
-    second: Tensor  # (count,), their columns
-    flat: Tensor  # (count,), where they stand in the whole matrix
+    first: Tensor  # (size,), their rows
+    second: Tensor  # (size,), their columns
+    flat: Tensor  # (size,), where they stand in the whole matrix
     place: Tensor  # (entries of the whole matrix,), which of them stands there
-    count: int
+    size: int
 
     @staticmethod
     def of(high: int, wide: int, *, same: bool) -> _Entries:
@@ -172,11 +175,11 @@ class _Entries(NamedTuple):
         place[second, first] = torch.arange(len(first))
         return _Entries(first, second, first * high + second, place.flatten(), len(first))
 
-    def products(self, left: Tensor, right: Tensor) -> Tensor:  # (count, n)
+    def products(self, left: Tensor, right: Tensor) -> Tensor:  # (size, n)
         """Of entries of two vectors a datum, (n, high) and (n, wide); rows are faster to choose than columns."""
         return left.mT.contiguous().index_select(0, self.first).mul_(right.mT.contiguous().index_select(0, self.second))
 
-    def summed_products(self, left: Tensor, right: Tensor) -> Tensor:  # (count, n)
+    def summed_products(self, left: Tensor, right: Tensor) -> Tensor:  # (size, n)
         """The same, summed over outputs: of (n, outputs, high) and (n, outputs, wide)."""
         total = self.products(left[:, 0], right[:, 0])
         for output in range(1, left.shape[1]):
