@@ -97,7 +97,7 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     }
 
     def __init__(
-        self, *, hidden_units: int = 50, members: int = 5, noise: str = "constant", max_iter: int = 150,
+        self, *, hidden_units: int = 50, members: int = 5, noise: str = "constant", max_iter: int = 100,
         tol: float = 0.01, random_state: int | np.random.RandomState | None = 0, verbose: bool | None = None,
     ) -> None:  # fmt: skip
         self.hidden_units = hidden_units
