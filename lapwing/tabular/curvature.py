@@ -18,7 +18,7 @@ from torch import Tensor
 from lapwing.tabular.networks import Jacobian, Layers
 
 BLOCK_ELEMENTS = 2**23  # of dense rows at once
-ROWS_PER_WEIGHT = 1.0  # up to here a matrix of the rows is the cheaper one
+ROWS_PER_WEIGHT = 0.7  # up to here a matrix of the rows is the cheaper one
 
 Variances = tuple[Tensor, ...]  # a layer each: (b, inputs + 1), of all weights that leave an input
 

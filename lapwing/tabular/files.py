@@ -17,6 +17,7 @@ from lapwing.atomic import write as write_atomically
 from lapwing.linalg.journal import checksum
 from lapwing.tabular.columns import Category, Encoding
 from lapwing.tabular.curvature import Conditioned, RowPosterior, WeightPosterior
+from lapwing.tabular.mixtures import Shape
 from lapwing.tabular.networks import Jacobian, Layers
 from lapwing.tabular.noise import InputNoise
 from lapwing.tabular.posterior import Networks, Units
@@ -131,6 +132,7 @@ def _networks_packed(found: Networks) -> dict[str, Tensor]:
         tensors |= _listed("left", known.rows.left) | _listed("right", known.rows.right)
     if found.noise is not None:
         tensors |= {**_listed("noise.layer", found.noise.networks.of), "noise.scale": found.noise.scale}
+    tensors |= {"shape.factors": found.shape.factors, "shape.shares": found.shape.shares}
     assert isinstance(known, RowPosterior | WeightPosterior)
     return tensors | {"root": known.root.mT}  # as LAPACK lays it out, so that products are summed in the same order
 
@@ -156,6 +158,7 @@ def _networks_restored(plain: dict[str, Any], tensors: dict[str, Tensor]) -> Net
     return Networks(
         int(plain["members"]), layers, tensors["precision"], tensors["noise_precision"], known, tensors["log_evidence"],
         tensors["relevance"], tensors["noise_std"], units, noise,
+        Shape(tensors["shape.factors"], tensors["shape.shares"]),
     )  # fmt: skip
 
 

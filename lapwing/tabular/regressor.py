@@ -25,7 +25,7 @@ from lapwing.tabular.columns import Encoding, Table, has_labels, read_frame, sca
 from lapwing.tabular.mixtures import Mixture
 from lapwing.tabular.networks import initial
 from lapwing.tabular.noise import InputNoise, learn
-from lapwing.tabular.posterior import Networks, Units, debiased_squares
+from lapwing.tabular.posterior import LeftOut, Networks, Units, debiased_squares
 from lapwing.tabular.training import Data, Groups, Trained, joined, reopened, start, train
 
 MOST_ROWS = 200_000  # all rows are used in every iteration
@@ -210,10 +210,11 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def _keep(self, trained: Trained, data: Data) -> None:
         """What is known at the end of training."""
         self._data = data
+        self._networks, left_out = self._networks.shaped(data)
         self.n_iter_ = int(trained.iterations.max())
         self.converged_ = bool(trained.converged.all())
         self._set_evidence()
-        self.leave_one_out_ = self._leave_one_out(data)
+        self.leave_one_out_ = self._left_out_rows(left_out, data)
 
     def _read_training(self, X: Any, y: Any) -> tuple[Table, np.ndarray]:
         """A table and targets (n, targets), checked."""
@@ -311,10 +312,9 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         if not self._several:
             self.relevance_ = self.relevance_[0]
 
-    def _leave_one_out(self, data: Data) -> LeftOutRows:
+    def _left_out_rows(self, found: LeftOut, data: Data) -> LeftOutRows:
         units = self._networks.units
         targets = data.targets[:: self._networks.members, :, 0].mT * units.scale + units.mean
-        found = self._networks.leave_one_out(data)
         mixture = found.prediction
         return LeftOutRows(
             leverage=self._shaped(found.leverage.mean(0)),

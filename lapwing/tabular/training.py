@@ -225,7 +225,7 @@ def decrement(state: State, known: Conditioned, here: Local) -> Tensor:  # (b,)
 
 
 def stepped(state: State, groups: Groups, data: Data, here: Local) -> State:
-    """A damped Gauss-Newton step of every network whose loss falls by it, with more and more damping where it does not."""
+    """A damped Gauss-Newton step of every network; where its loss does not fall, others with more and more damping."""
     state, fell = _tried(state, groups, data, here)
     left = (~fell).nonzero()[:, 0]
     for _ in range(TRIES - 1):
