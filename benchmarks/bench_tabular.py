@@ -39,9 +39,12 @@ import numpy as np
 from scipy.stats import norm
 
 SMALL = ("yacht", "boston", "energy", "concrete", "wine")
-LARGE = ("power", "kin8nm", "naval", "protein")
+LARGE = ("power", "kin8nm", "protein", "naval")
 FEW = [0, 1, 2]
 REST = [3, 4, 5, 6, 7, 8, 9]
+
+
+PARTS = ([0, 1, 2], [3, 4, 5], [6, 7, 8, 9])
 
 
 def cells() -> dict[str, dict[str, Any]]:
@@ -55,24 +58,30 @@ def cells() -> dict[str, dict[str, Any]]:
         name = f"{data}, {method}" + ("" if plain else part)
         found[name] = {"data": data, "method": method, "splits": splits} | ({"gap": True} if gap else {})
 
-    for data in SMALL:
-        add(data, "lapwing", FEW + REST)
+    for data, splits in product(SMALL, PARTS):
+        add(data, "lapwing", splits)
     for data, split in product(LARGE, FEW):
         add(data, "lapwing", [split])
-    for data, method, part in product(SMALL, ("ridge", "mlp", "gp"), (FEW, REST)):
-        for splits in [[one] for one in part] if (data, method) == ("wine", "gp") else [part]:
-            add(data, method, splits)
+    for data, method, splits in product(SMALL, ("ridge", "mlp"), (FEW, REST)):
+        add(data, method, splits)
     for data in LARGE:
         add(data, "ridge", FEW)
+    for data in SMALL[:4]:
+        add(data, "boosting", FEW)
+        add(data, "gp", FEW)
+    for data, splits in product(SMALL[:4], PARTS[1:]):
+        add(data, "gp", splits)
+    for split in FEW + REST:
+        add("wine", "gp", [split])
+    for data, splits in product(SMALL, PARTS):
+        add(data, "lapwing, one", splits)
     for data in SMALL:
-        add(data, "lapwing, one", FEW + REST)
-    for data, method in product(SMALL, ("lapwing", "gp")):
-        add(data, method, FEW, gap=True)
+        add(data, "lapwing", FEW, gap=True)
+        add(data, "gp", FEW, gap=True)
     for data in LARGE:
         add(data, "lapwing", FEW, gap=True)
     for data in SMALL:
         add(data, "lapwing, input noise", FEW)
-        add(data, "boosting", FEW)
     return found
 
 

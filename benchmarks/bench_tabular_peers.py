@@ -18,17 +18,20 @@ import bench_tabular
 import harness
 import numpy as np
 import peer_environment
-from bench_tabular import FEW, LARGE, LEVELS, REST, SMALL, Predicted, boosting, gaussian
+from bench_tabular import FEW, LARGE, LEVELS, PARTS, SMALL, Predicted, boosting, gaussian
 
 METHODS = ("ngboost", "boosting, mapie")
 CELLS: dict[str, dict[str, Any]] = {
     "yacht, a part": {"data": "yacht", "method": "ngboost", "splits": [0]},
-    **{f"{data}, {method}": {"data": data, "method": method, "splits": FEW + REST} for data in SMALL for method in METHODS},
+    **{
+        f"{data}, {method}, splits {splits[0]} to {splits[-1]}": {"data": data, "method": method, "splits": splits}
+        for method, data, splits in product(METHODS, SMALL, PARTS)
+    },
     **{
         f"{data}, {method}, split {split}": {"data": data, "method": method, "splits": [split]}
-        for data, method, split in product(LARGE, METHODS, FEW)
+        for method, data, split in product(METHODS, LARGE, FEW)
     },
-}  # fmt: skip
+}
 MANY_ROWS = 20_000
 
 

@@ -56,7 +56,8 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     biases, and of the weights that leave each column, so that columns without use are switched off (`relevance_`
     has each column's share in the slopes of the networks over the training rows).
     Predictions are the mixture of their linearised posteriors with equal weights. Each target of several has networks
-    of its own.
+    of its own. Their standard deviations are those of the posteriors; the shape of errors, which real tables have with
+    a sharper peak and longer tails than a Gaussian, is that of the training rows, each predicted from the others.
 
     Inputs and targets are standardised inside; columns that are constant stay unscaled. In a data frame, columns of
     text and of categories are known by their dtype and become one input a level, where missing is a level too; a level
