@@ -24,6 +24,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from lapwing.bayes.fits.designs import Design
 from lapwing.bayes.likelihoods.expectation import Expectation
 
 MAX_STEPS = 150
@@ -48,8 +49,8 @@ SAME = 0.5  # in log α: a rough search that ends this near to a maximum has fou
 class Rows:
     """What a likelihood sees of whitened weights: a few outputs k for each of n data."""
 
-    free: Tensor  # (n, k, q), columns of weights whose precision is looked for
-    fixed: Tensor  # (n, k, p), columns of weights with a given precision, in units of their prior
+    free: Design  # (n, k, q), columns of weights whose precision is looked for
+    fixed: Design  # (n, k, p), columns of weights with a given precision, in units of their prior
     left_out: Tensor | None  # (n, k, k), variance that the prior at unit precision has outside of the free columns
     offset: Tensor  # (n, k)
     weights: Tensor  # (n,), how often each datum counts
@@ -60,29 +61,28 @@ class Rows:
         """Weights, q + p."""
         return self.free.shape[2] + self.fixed.shape[2]
 
-    @property
+    @cached_property
     def prior_variance(self) -> float:
         """The mean variance of an output at unit precision."""
-        total = float(self.free.square().sum())
+        total = self.free.energy()
         if self.left_out is not None:
             total += float(self.left_out.diagonal(dim1=1, dim2=2).sum())
         return max(total / max(1, self.offset.numel()), 1e-300)
 
-    @property
+    @cached_property
     def lowest(self) -> float:
         """log α below which outputs are so wide that points no longer tell one width from another."""
         return log(self.prior_variance / WIDEST[self.offset.shape[1] == 1] ** 2)
 
     def without(self, columns: int) -> Rows:
         """The same with so many free columns of zeros: weights whose prior has no width."""
-        n, k, _ = self.free.shape
-        return replace(self, free=self.free.new_zeros(n, k, columns), left_out=None)
+        return replace(self, free=self.free.without(columns), left_out=None)
 
-    def columns(self, log_precision: float) -> Tensor:  # (n, k, q + p)
+    def columns(self, log_precision: float) -> Design:  # (n, k, q + p)
         """All columns in units of the free ones."""
         if not self.fixed.shape[2]:
             return self.free
-        return torch.cat([self.free, exp(0.5 * log_precision) * self.fixed], dim=2)
+        return self.free.beside(self.fixed, exp(0.5 * log_precision))
 
 
 @final
@@ -188,37 +188,25 @@ class Search:
         """The Gaussian with this W, its mean as given or a Newton step from there; None where there is none."""
         self.evaluations += 1
         columns = self.rows.columns(log_precision)
-        flat = columns.reshape(-1, columns.shape[2])
-        precision = flat.mT @ (curvature @ columns).reshape(flat.shape)
+        precision = columns.gram(curvature)
         precision.diagonal().add_(1)
         factor, failed = torch.linalg.cholesky_ex(precision)
         if int(failed):
             return None
         if residual is not None:
             mean = mean + towards * torch.cholesky_solve(residual[:, None], factor)[:, 0]
-        inside, shared = self._variances(columns, factor)
+        inside, shared = columns.variances(factor, self.rows.free.shape[2])
         determined = float((curvature * inside).sum())
         log_det = 2 * float(factor.diagonal().log().sum())
-        left_out = self.rows.left_out
+        divergence = 0.5 * (float(mean @ mean) - determined + log_det)
         known = Approximation(
-            log_precision, mean, curvature, factor, columns @ mean, inside if left_out is None else inside + left_out,
-            shared if left_out is None else shared + left_out, determined,
-            0.5 * (float(mean @ mean) - determined + log_det), Averages(0.0, mean, mean), mean, 0.0,
+            log_precision, mean, curvature, factor, columns.outputs(mean), self._with_left_out(inside),
+            self._with_left_out(shared), determined, divergence, Averages(0.0, mean, mean), mean, 0.0,
         )  # fmt: skip
         return self.averaged(known, log_precision)
 
-    def _variances(self, columns: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:  # (n, k, k) each
-        """DΣDᵀ of each datum, and DΣ[F, 0]ᵀ."""
-        n, k, size = columns.shape
-        solved = torch.linalg.solve_triangular(factor, columns.reshape(-1, size).mT, upper=False).reshape(size, n, k)
-        whole = torch.einsum("qnk,qnl->nkl", solved, solved)
-        fixed = self.rows.fixed.shape[2]
-        if not fixed:
-            return whole, whole
-        given = columns.clone()
-        given[:, :, : size - fixed] = 0
-        others = torch.linalg.solve_triangular(factor, given.reshape(-1, size).mT, upper=False).reshape(size, n, k)
-        return whole, whole - torch.einsum("qnk,qnl->nkl", solved, others)
+    def _with_left_out(self, variances: Tensor) -> Tensor:  # (n, k, k)
+        return variances if self.rows.left_out is None else variances + self.rows.left_out
 
     def averaged(self, at: Approximation, log_precision: float) -> Approximation | None:
         """The same z and W at another precision: no factorisation where no columns are fixed."""
@@ -229,10 +217,8 @@ class Search:
         curvature = std**2 * rows.weights[:, None, None] * found.curvature
         if not (isfinite(total) and bool(curvature.isfinite().all()) and bool(gradient.isfinite().all())):
             return None
-        columns = rows.columns(log_precision)
-        residual = columns.reshape(-1, columns.shape[2]).mT @ gradient.reshape(-1) - at.mean
-        free = rows.free.shape[2]
-        moving = rows.free @ at.mean[:free]
+        residual = rows.columns(log_precision).adjoint(gradient) - at.mean
+        moving = rows.free.outputs(at.mean[: rows.free.shape[2]])
         slope = 0.5 * float((curvature * at.shared).sum() - (gradient * moving).sum())
         return replace(
             at, log_precision=log_precision, averages=Averages(total, gradient, curvature), residual=residual,
@@ -273,10 +259,12 @@ class Search:
         return at.slope**2 <= 2 * self.stiffness * self.tol and self._from_fixed_point(at)[1] <= self.tol
 
     def _from_fixed_point(self, at: Approximation) -> tuple[float, float]:
-        """How far log α is from MacKay's γ/‖m‖² with B and m kept, and the nats that going there would gain."""
-        free, left_out = self.rows.free.shape[2], self.rows.left_out
-        shared = at.shared if left_out is None else at.shared - left_out
-        determined, squared = float((at.curvature * shared).sum()), float(at.mean[:free].square().sum())
+        """How far log α is from MacKay's γ/‖m‖² with B and m kept, and the nats that going there would gain.
+
+        What was left out of the free columns is under the prior, so that B times its variance counts beside γ.
+        """
+        determined = float((at.curvature * at.shared).sum())
+        squared = float(at.mean[: self.rows.free.shape[2]].square().sum())
         if min(determined, squared) <= 0:
             return 0.0, 0.0
         away = log(determined / squared)

@@ -8,6 +8,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from lapwing.bayes.fits.designs import Design, PerContrast, Stored
 from lapwing.linalg.operators import Dense
 from lapwing.linalg.spectral import by_rows
 
@@ -21,7 +22,7 @@ LEFT = 1e-5  # share of the prior variance that chosen rows may leave
 class Reduced:
     """F = design · basisᵀ, but for what is left out."""
 
-    design: Tensor  # (n · k, q)
+    design: Design  # (n, k, q)
     basis: Tensor | None  # (d, q), orthonormal; None where coordinates are weights
     left_out: Tensor | None  # (n, k, k), what design · designᵀ lacks of F Fᵀ for each datum; None where it is nothing
 
@@ -34,20 +35,49 @@ class Reduced:
         return rows if self.basis is None else rows @ self.basis
 
 
+@final
+@dataclass(frozen=True, eq=False)
+class Given:
+    """Columns of weights whose precisions are given, in units of their prior."""
+
+    design: Design  # (n, k, p)
+    groups: Tensor  # (p,), whose precision each coordinate has
+    basis: Tensor | None = None  # (weights, p), orthonormal; None where coordinates are weights
+
+    def expand(self, coordinates: Tensor) -> Tensor:  # (p,) -> (weights,)
+        """Weights of coordinates."""
+        return coordinates if self.basis is None else self.basis @ coordinates
+
+    def columns(self, scale: Tensor) -> Tensor:  # (groups,) -> (n, k, weights)
+        """The columns of the weights themselves, times a number for each group."""
+        scaled = self.design.dense() * scale[self.groups]
+        return scaled if self.basis is None else scaled @ self.basis.mT
+
+
 def reduced(columns: Tensor, k: int) -> Reduced:  # (n · k, d)
     """The columns in the coordinates of their row space where rows are fewer, exactly up to a size."""
     rows, d = columns.shape
     if d <= min(rows, LARGEST) or rows > LARGEST_GRAM:
-        return Reduced(columns, None, None)
+        return Reduced(_stored(columns, k), None, None)
     if rows <= LARGEST:
         spectrum, design = by_rows(Dense(columns))
-        return Reduced(design, spectrum.vectors, None)
+        return Reduced(_stored(design, k), spectrum.vectors, None)
     gram = columns @ columns.mT
     chosen, design = pivoted(gram, LARGEST, LEFT)
     basis = torch.linalg.solve_triangular(design[chosen].tril(), columns[chosen], upper=False).mT
     own = gram.reshape(rows // k, k, rows // k, k).diagonal(dim1=0, dim2=2).permute(2, 0, 1)
     inside = design.reshape(rows // k, k, -1)
-    return Reduced(design, basis, own - inside @ inside.mT)
+    return Reduced(Stored(inside), basis, own - inside @ inside.mT)
+
+
+def per_contrast(features: Tensor, contrasts: Tensor) -> tuple[Design, Tensor]:  # (n, d), (c, k)
+    """Columns of weights (d, c) of features that c outputs share, by the contrasts of these; and the basis of that."""
+    basis = torch.kron(torch.eye(features.shape[1], dtype=features.dtype), contrasts)
+    return PerContrast(features, contrasts.shape[1]), basis
+
+
+def _stored(columns: Tensor, k: int) -> Design:  # (n · k, q)
+    return Stored(columns.reshape(-1, k, columns.shape[1]))
 
 
 def pivoted(gram: Tensor, most: int, left: float) -> tuple[Tensor, Tensor]:  # (n, n) -> (q,), (n, q)

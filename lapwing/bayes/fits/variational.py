@@ -19,8 +19,10 @@ from torch import Tensor
 from lapwing.bayes.evidence import Moments, Optimum, Precisions, Problem
 from lapwing.bayes.fits import bound
 from lapwing.bayes.fits.bound import Ascent, Rows
-from lapwing.bayes.fits.columns import Reduced, reduced
+from lapwing.bayes.fits.columns import Given, Reduced, per_contrast, reduced
+from lapwing.bayes.fits.designs import Stored
 from lapwing.bayes.fits.interface import Fit, Packed, Preconditioning, in_units_of, nothing_known
+from lapwing.bayes.fits.loss import PerOutput
 from lapwing.bayes.fits.newton import AS_NEEDED, NewtonSteps
 from lapwing.bayes.likelihoods import GaussianSurrogate
 from lapwing.bayes.likelihoods.expectation import Expectation
@@ -61,23 +63,17 @@ class BoundSearch:
     prior: DiagonalPrior  # its scale, groups, and the precisions of groups that are not free
     group: int  # whose precision is free
     columns: Reduced  # of the weights in that group
+    given: Given  # and of the others
     rows: Rows
     steps: NewtonSteps = AS_NEEDED
 
     @staticmethod
     def of(model: LinearModel, prior: DiagonalPrior, group: int, steps: NewtonSteps = AS_NEEDED) -> BoundSearch:
         """That of a model whose features are stored, or cheap to make."""
-        scaled = contrasted(model, prior.scale)
-        n, k, _ = scaled.shape
         own = prior.group_of == group
-        free = scaled if bool(own.all()) else scaled[:, :, own]
-        found = reduced(free.reshape(n * k, -1), k)
         units = prior.precision.rsqrt()[prior.group_of[~own]]
-        rows = Rows(
-            found.design.reshape(n, k, -1), scaled[:, :, ~own] * units, found.left_out, _offset(model, (n, k)),
-            _weights(model), _averages(model),
-        )  # fmt: skip
-        return BoundSearch(model, prior, group, found, rows, steps)
+        columns, given = _shared(model, prior, own, units) or _apart(model, prior, own, units)
+        return BoundSearch(model, prior, group, columns, given, _rows(model, columns, given), steps)
 
     @property
     def tol(self) -> float:
@@ -128,7 +124,7 @@ class BoundSearch:
         std[self.group] = torch.tensor(-0.5 * at.at.log_precision, dtype=torch.float64).exp()
         found = torch.empty_like(self.prior.scale)
         found[own] = self.columns.expand(coordinates[:free, None])[:, 0]
-        found[~own] = coordinates[free:]
+        found[~own] = self.given.expand(coordinates[free:])
         return found * self.prior.scale * std[self.prior.group_of]
 
     def curvature(self, at: Ascent) -> Tensor:  # (n, k, k)
@@ -157,9 +153,7 @@ class BoundSearch:
         """That of the surrogate's features in units of the prior's scale; None where it is to be found from them."""
         if len(self.prior.precision) > 1:
             return None
-        design = self.rows.free
-        flat = design.reshape(-1, design.shape[2])
-        values, vectors = torch.linalg.eigh(flat.mT @ (self.curvature(at) @ design).reshape(flat.shape))
+        values, vectors = torch.linalg.eigh(self.rows.free.gram(self.curvature(at)))
         right = vectors if self.columns.basis is None else self.columns.basis @ vectors
         return Spectrum(Dense(right), values.clamp_min(0))
 
@@ -202,12 +196,11 @@ class BoundSearch:
         inverse = torch.linalg.solve_triangular(found.factor, torch.eye(len(found.factor)).double(), upper=False)
         determined = 1 - inverse.square().sum(0)
         energies = found.mean.square()
-        fixed = self.prior.group_of[self.prior.group_of != self.group]
 
         def by_group(values: Tensor) -> Tensor:
             total = torch.zeros(groups, dtype=torch.float64)
             total[self.group] = values[:free].sum()
-            return total.index_add(0, fixed, values[free:])
+            return total.index_add(0, self.given.groups, values[free:])
 
         precision = self.prior.precision.clone()
         precision[self.group] = torch.tensor(found.log_precision, dtype=torch.float64).exp()
@@ -345,10 +338,12 @@ class Variational(Fit):
         """The columns in their coordinates, with labels and weights: all that another precision needs."""
         search, found = self.search, self.ascent.at
         model, columns = search.model, search.columns
-        fixed = search.prior.group_of[search.prior.group_of != search.group]
+        free = search.rows.free.shape[2]
+        mean = torch.cat([found.mean[:free], search.given.expand(found.mean[free:])])
         tensors = {
-            "design": columns.design, "fixed": search.rows.fixed * search.prior.precision.sqrt()[fixed],
-            "targets": model.targets, "counts": model.weights, "mean": found.mean, "curvature": found.curvature,
+            "design": columns.design.dense().flatten(0, 1),
+            "fixed": search.given.columns(search.prior.precision.sqrt()),
+            "targets": model.targets, "counts": model.weights, "mean": mean, "curvature": found.curvature,
         }  # fmt: skip
         if columns.basis is not None:
             tensors["basis"] = columns.basis
@@ -367,21 +362,19 @@ class Variational(Fit):
         """The fit of a file, over the columns that it kept."""
         prior, group = context.prior, plain["group"]
         basis, left = tensors.get("basis"), tensors.get("left_out")
-        columns = Reduced(tensors["design"], basis, left)
+        n, k = tensors["fixed"].shape[:2]
+        columns = Reduced(Stored(tensors["design"].reshape(n, k, -1)), basis, left)
         own = prior.group_of == group
         features = _lifted(tensors["design"], basis, tensors["fixed"], own, prior, context.likelihood)
         model = LinearModel(
             features, tensors["targets"], context.likelihood, weights=tensors["counts"], offset=tensors.get("offset"),
             point=context.point,
         )  # fmt: skip
-        n, k = tensors["fixed"].shape[:2]
-        units = prior.precision.rsqrt()[prior.group_of[~own]]
-        rows = Rows(
-            columns.design.reshape(n, k, -1), tensors["fixed"] * units, left, _offset(model, (n, k)), _weights(model),
-            _averages(model),
-        )  # fmt: skip
+        groups = prior.group_of[~own]
+        given = Given(Stored(tensors["fixed"] * prior.precision.rsqrt()[groups]), groups)
+        rows = _rows(model, columns, given)
         steps = NewtonSteps(plain.get("tol"), plain.get("max_steps"))
-        search = BoundSearch(model, prior, group, columns, rows, steps)
+        search = BoundSearch(model, prior, group, columns, given, rows, steps)
         precision = float(prior.precision[group])
         seen, at = (search.without, 0.0) if precision == inf else (rows, log(precision))
         found = bound.Search(seen, search.tol, 1).at(at, tensors["mean"], tensors["curvature"])
@@ -400,6 +393,40 @@ def _check_curvature(model: LinearModel) -> None:
     of.hessian_diagonal(outputs, None, model.targets)
     if not isfinite(float(of.log_prob(outputs, model.targets, model.weights))):
         raise ValueError("log p has NaN or infinite values: a target may be impossible, or an output too large")
+
+
+def _rows(model: LinearModel, columns: Reduced, given: Given) -> Rows:
+    n, k, _ = columns.design.shape
+    return Rows(
+        columns.design, given.design, columns.left_out, _offset(model, (n, k)), _weights(model), _averages(model)
+    )
+
+
+def _apart(model: LinearModel, prior: DiagonalPrior, own: Tensor, units: Tensor) -> tuple[Reduced, Given]:
+    """Columns of the free weights in few coordinates, and those of the others."""
+    scaled = contrasted(model, prior.scale)
+    n, k, _ = scaled.shape
+    free = scaled if bool(own.all()) else scaled[:, :, own]
+    given = Given(Stored(scaled[:, :, ~own] * units), prior.group_of[~own])
+    return reduced(free.reshape(n * k, -1), k), given
+
+
+def _shared(model: LinearModel, prior: DiagonalPrior, own: Tensor, units: Tensor) -> tuple[Reduced, Given] | None:
+    """The same where all outputs share their features, and a feature's weights have one prior; None where not."""
+    features = model.features
+    if not isinstance(features, PerOutput) or not model.likelihood.exclusive_classes:
+        return None
+    c = features.outputs
+    alike = torch.stack([prior.scale, prior.group_of.double()]).reshape(2, -1, c)
+    if not bool((alike == alike[:, :, :1]).all()):
+        return None
+    contrasts = model.likelihood.contrasts(c)
+    inner = features.inner.rows(0, features.inner.shape[0]).double() * prior.scale[::c]
+    chosen = own[::c]
+    free, basis = per_contrast(inner[:, chosen], contrasts)
+    fixed, fixed_basis = per_contrast(inner[:, ~chosen] * units[::c], contrasts)
+    groups = prior.group_of[~own][::c].repeat_interleave(c - 1)
+    return Reduced(free, basis, None), Given(fixed, groups, fixed_basis)
 
 
 def contrasted(model: LinearModel, scale: Tensor) -> Tensor:  # (n, k, d)

@@ -7,14 +7,19 @@ from torch import Tensor
 import lapwing as lw
 from lapwing.bayes.fits import columns
 from lapwing.bayes.fits.columns import pivoted, reduced
+from lapwing.bayes.fits.designs import Stored
 from lapwing.bayes.fits.newton import NewtonSteps
 from tests.bayes.fits.labelled import LIKELIHOODS, Labelled, labelled, normal
 
 N, K, D, RANK = 9, 2, 23, 5
 
 
-def inferred(of: Labelled, tol: float = 1e-12) -> lw.Posterior:
-    return lw.infer(of.model, prior=lw.Isotropic(0.7), method=lw.Exact(newton=NewtonSteps(tol=tol)), draws=0)
+def inferred(of: Labelled, tol: float = 1e-12, precision: float | None = 0.7) -> lw.Posterior:
+    return lw.infer(of.model, prior=lw.Isotropic(precision), method=lw.Exact(newton=NewtonSteps(tol=tol)), draws=0)
+
+
+def flat(found: columns.Reduced) -> Tensor:  # (n · k, q)
+    return found.design.dense().flatten(0, 1)
 
 
 def blocks(matrix: Tensor, k: int) -> Tensor:
@@ -25,15 +30,15 @@ class TestReduced:
     def test_fewer_columns_than_rows_stay(self):
         F = normal(N * K, 4, seed=0)
         found = reduced(F, K)
-        assert found.design is F
+        assert torch.equal(flat(found), F)
         assert found.basis is None
         assert found.left_out is None
 
     def test_the_span_of_fewer_rows_is_exact(self):
         F = normal(N * K, D, seed=0)
         found = reduced(F, K)
-        assert found.design.shape == (N * K, N * K)
-        torch.testing.assert_close(found.design @ found.basis.mT, F, rtol=0, atol=1e-12)
+        assert found.design.shape == (N, K, N * K)
+        torch.testing.assert_close(flat(found) @ found.basis.mT, F, rtol=0, atol=1e-12)
         torch.testing.assert_close(found.basis.mT @ found.basis, torch.eye(N * K).double(), rtol=0, atol=1e-12)
         assert found.left_out is None
 
@@ -41,20 +46,20 @@ class TestReduced:
         monkeypatch.setattr(columns, "LARGEST", 7)
         F = normal(N * K, D, seed=0)
         found = reduced(F, K)
-        assert found.design.shape == (N * K, 7)
-        lacking = F @ F.mT - found.design @ found.design.mT
+        assert found.design.shape == (N, K, 7)
+        lacking = F @ F.mT - flat(found) @ flat(found).mT
         torch.testing.assert_close(found.left_out, blocks(lacking, K), rtol=0, atol=1e-12)
         assert float(torch.linalg.eigvalsh(lacking).min()) > -1e-12
         torch.testing.assert_close(found.basis.mT @ found.basis, torch.eye(7).double(), rtol=0, atol=1e-12)
-        torch.testing.assert_close(F @ found.basis, found.design, rtol=0, atol=1e-11)
-        torch.testing.assert_close(found.coordinates(F), found.design, rtol=0, atol=1e-11)
+        torch.testing.assert_close(F @ found.basis, flat(found), rtol=0, atol=1e-11)
+        torch.testing.assert_close(found.coordinates(F), flat(found), rtol=0, atol=1e-11)
 
     def test_rows_of_low_rank_are_all_in_few_of_them(self, monkeypatch):
         monkeypatch.setattr(columns, "LARGEST", 7)
         F = normal(N * K, RANK, seed=0) @ normal(RANK, D, seed=1)
         found = reduced(F, K)
-        assert found.design.shape == (N * K, RANK)
-        torch.testing.assert_close(found.design @ found.basis.mT, F, rtol=0, atol=1e-11)
+        assert found.design.shape == (N, K, RANK)
+        torch.testing.assert_close(flat(found) @ found.basis.mT, F, rtol=0, atol=1e-11)
 
     def test_the_longest_remainder_is_next(self):
         gram = torch.diag(torch.tensor([1.0, 5.0, 3.0, 1e-9]).double())
@@ -71,7 +76,10 @@ class TestUnderTheBound:
         new = normal(4 * of.features.shape[1], 31, seed=3)
         found = inferred(of)
         assert found.gaussian.fit.search.columns.basis is not None
-        monkeypatch.setattr("lapwing.bayes.fits.variational.reduced", lambda F, _: columns.Reduced(F, None, None))
+        monkeypatch.setattr(
+            "lapwing.bayes.fits.variational.reduced",
+            lambda F, k: columns.Reduced(Stored(F.reshape(-1, k, F.shape[1])), None, None),
+        )
         whole = inferred(of)
         assert found.log_evidence.value == pytest.approx(float(whole.log_evidence.value), abs=1e-9)
         # a gap of 1e-12 nats is a millionth of a standard deviation
@@ -106,7 +114,7 @@ class TestUnderTheBound:
         for most in (5, 9, 13):
             monkeypatch.setattr(columns, "LARGEST", most)
             found = inferred(of)
-            free = found.gaussian.fit.search.rows.free[:, 0]
+            free = found.gaussian.fit.search.rows.free.dense()[:, 0]
             assert free.shape == (19, most)
             losses.append(float(whole.log_evidence.value) - float(found.log_evidence.value))
             K = (F @ F.mT - free @ free.mT) / 0.7
@@ -114,3 +122,21 @@ class TestUnderTheBound:
                 assert losses[-1] < 0.5 * float(w @ K.abs() @ w) + float(w @ K.diagonal()) / 8
         assert losses == sorted(losses, reverse=True)
         assert losses[-1] > -1e-9
+
+    @pytest.mark.parametrize("kind", ["labels", "counts"])
+    def test_a_search_for_the_precision_ends_at_the_top_where_something_is_left_out(self, kind, monkeypatch):
+        """What is left out has a variance that falls with the precision, so it counts in the fixed point too."""
+        of = labelled(kind, 19, 31, signal=0.6, seed=2)
+        decaying = of.features * torch.logspace(0, -1, 31, dtype=torch.float64)
+        targets = (decaying[:, 0, 0] + 0.5 * decaying[:, 0, 5] > 0).double() * (1 if kind == "labels" else 3)
+        of = Labelled(kind, decaying, targets, of.weights)
+        monkeypatch.setattr(columns, "LARGEST", 9)
+        found = inferred(of, precision=None)
+        assert found.gaussian.fit.search.rows.left_out is not None
+        assert found.diagnostics.converged
+        best, top = float(found.prior.precision[0]), float(found.log_evidence.value)
+        low, high = (float(inferred(of, precision=best * step).log_evidence.value) for step in (0.9, 1 / 0.9))
+        assert top > max(low, high)
+        # a parabola through the three: its top is within what 1e-9 nats leave of a slope of zero, and a cubic term
+        curvature = (2 * top - low - high) / 0.1053**2
+        assert abs(high - low) / (2 * 0.1053) < 0.1 * curvature * 0.1053
