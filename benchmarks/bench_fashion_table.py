@@ -14,8 +14,8 @@ not one trained on CIFAR-10), to be told from MNIST in colour; 30 epochs, set be
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import harness

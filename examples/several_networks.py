@@ -50,8 +50,9 @@ mixture = fitted["mixture of five posteriors"]
 assert isinstance(mixture, lw.Mixture)
 print(mixture)
 found = mixture.predict(torch.tensor([[1.5], [0.0], [3.0]]))
-for place, between, within in zip(("at the data", "in the gap", "outside"), found.between_variance, found.within_variance):
-    print(f"{place:12} standard deviation between networks {between.sqrt().item():.3f}, within {within.sqrt().item():.3f}")
+places = ("at the data", "in the gap", "outside")
+for place, between, within in zip(places, found.between_variance.sqrt(), found.within_variance.sqrt(), strict=True):
+    print(f"{place:12} standard deviation between networks {between.item():.3f}, within {within.item():.3f}")
 
 # %%
 grid = torch.linspace(-3, 3, 121)[:, None]
