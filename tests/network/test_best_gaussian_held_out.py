@@ -55,7 +55,7 @@ def test_predictions_are_those_of_the_candidate_that_held_out_data_prefer(method
     outputs, scaled = model(held).detach(), told.candidate not in (OWN, HELD_OUT)
     assert (found.simpler is not None) == scaled
     if scaled:
-        temperature = 1.0 if told.candidate == "network alone" else told.temperature_scaling["temperature"]
+        temperature = 1.0 if told.candidate == "raw network" else told.temperature_scaling["temperature"]
         torch.testing.assert_close(found.probs, (outputs / temperature).softmax(1), rtol=1e-9, atol=1e-12)
     # what is asked for by name is the posterior's own, and so is a posterior at a precision that is given
     assert posterior.predict(held, mean="network").simpler is None

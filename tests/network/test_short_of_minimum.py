@@ -38,7 +38,7 @@ def test_around_the_network_its_own_residuals_are_the_least_noise():
     torch.testing.assert_close(linear.noise_variance, posterior.likelihood.noise_std.square())
     assert bool((linear.noise_variance < 0.1 * predicted.noise_variance).all())
     told = " ".join(repr(posterior).split())
-    assert f"the network itself leaves {float(left(1.0)[0].sqrt()):.4g}, " in told
+    assert f"training RMSE is {float(left(1.0)[0].sqrt()):.4g}, " in told
     assert 'predict(mean="linear")' in told
 
 
@@ -47,7 +47,7 @@ def test_at_its_minimum_the_noise_is_that_of_the_evidence():
     found = posterior.predict(INPUTS[:5]).noise_variance
     torch.testing.assert_close(found, torch.maximum(posterior.likelihood.noise_std.square(), left(0.0)))
     torch.testing.assert_close(found, left(0.0), rtol=0.2, atol=0)  # of 400 numbers, 35 are fitted
-    assert "leaves" not in repr(posterior)
+    assert "training RMSE" not in repr(posterior)
 
 
 @pytest.mark.parametrize(

@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lapwing.bayes.mixtures.held_out import ENSEMBLE, SCALED
-from lapwing.bayes.posterior.description import broken, candidates, listed
+from lapwing.bayes.posterior.description import TUNED, USED, broken, candidates, examples, listed
 
 if TYPE_CHECKING:
     from lapwing.bayes.mixtures.mixture import Mixture
 
-USED = "its probabilities are used; the mixture ranks inputs (novelty, mutual_information)"
 SIMPLER = {
-    ENSEMBLE: f"on these held-out data the mean of the networks' probabilities is as good as the mixture: {USED}",
-    SCALED: f"on these held-out data networks averaged over one temperature are as good as the mixture: {USED}",
+    ENSEMBLE: f"The mean of the networks' probabilities is as good on your validation data. {USED}",
+    SCALED: f"The same with one temperature for all networks is as good on your validation data. {USED}",
 }
 
 
@@ -25,10 +24,11 @@ def described(mixture: Mixture) -> str:
     weights = sorted({member.map.weights for member in members})
     sizes = f"{weights[0]:,}" if len(weights) == 1 else f"{weights[0]:,} to {weights[-1]:,}"
     told = members[0].diagnostics
+    tuned = TUNED.get(told.tuned_by, told.tuned_by)
     lines = [
-        f"Mixture of {len(members)} posteriors over {sizes} weights each, given {told.observations:,} observed outputs",
+        f"Mixture of {len(members)} posteriors over {sizes} weights each, from {examples(members[0])}",
         f"  methods             {', '.join(dict.fromkeys(member.diagnostics.method for member in members))}",
-        f"  prior precisions    {'; '.join(listed(member.prior.precision) for member in members)}, by {told.tuned_by}",
+        f"  prior precisions    {'; '.join(listed(member.prior.precision) for member in members)} ({tuned})",
         f"  likelihood          {type(mixture.likelihood).__name__}{_noise(mixture)}",
         f"  effective dims      {'; '.join(str(member.effective_dimension) for member in members)}",
         f"  draws               {len(members)} × {told.draws}, seeds {mixture.seed} to {members[-1].seed}",

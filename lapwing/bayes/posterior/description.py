@@ -12,16 +12,24 @@ from torch import Tensor
 from lapwing.bayes.diagnostics import Diagnostics
 from lapwing.bayes.priors import DiagonalPrior
 
+USED = "Its probabilities are used. The posterior still ranks inputs (novelty, mutual_information)."
 SIMPLER = {
-    "temperature scaling": "on these held-out data temperature scaling is as good as this posterior, and cheaper: its "
-    "probabilities are used; the posterior ranks inputs (novelty, mutual_information)",
-    "network alone": "on these held-out data the network alone is as good as this posterior, and cheaper: its "
-    "probabilities are used; the posterior ranks inputs (novelty, mutual_information)",
+    "temperature scaling": f"Temperature scaling is as good on your validation data, and cheaper. {USED}",
+    "raw network": f"The raw network is as good on your validation data, and cheaper. {USED}",
 }
 FAR = 1.5  # times the noise that the linear model leaves
-WANTED = {
-    "stiffest": "no error bars from the weights, so noise or a temperature alone do as well",
-    "widest": "wider ones than the data allow",
+TUNED = {
+    "given": "set by you",
+    "evidence": "tuned by marginal likelihood",
+    "held-out density": "tuned on validation data",
+    "evidence, raised so that training labels stay likely": "tuned by marginal likelihood, then raised so that the "
+    "training labels stay likely",
+}
+EDGES = {
+    "stiffest": "Largest value tried: on your validation data the uncertainty of the weights adds nothing to the raw "
+    "network.",
+    "widest": "Smallest value tried: even the widest prior is too narrow for your validation data. Usually the network "
+    "is undertrained, its outputs are not logits, or the validation set is tiny or different.",
 }
 
 if TYPE_CHECKING:
@@ -32,9 +40,10 @@ def described(posterior: Posterior) -> str:
     """What `repr` shows: method, precisions, noise, effective dimension, draws, and an evidence that was asked for."""
     told, prior = posterior.diagnostics, posterior.prior
     lines = [
-        f"Posterior over {posterior.map.weights:,} weights, given {told.observations:,} observed outputs",
+        f"Posterior over {posterior.map.weights:,} weights, from {examples(posterior)}",
         f"  method              {told.method} ({told.why})",
-        f"  prior precision     {listed(prior.precision)}{_pruned(prior)}, by {told.tuned_by}{_edge(told)}",
+        f"  prior precision     {listed(prior.precision)}{_pruned(prior)} ({TUNED.get(told.tuned_by, told.tuned_by)})",
+        *_edge(told),
         f"  {_noise(posterior)}",
         f"  effective dimension {posterior.effective_dimension}",
     ]
@@ -55,7 +64,7 @@ def candidates(told: Diagnostics, simpler: Mapping[str, str] = SIMPLER) -> list[
     if told.candidates is None or told.candidate is None:
         return []
     ranked = sorted(told.candidates.items(), key=lambda item: -item[1])
-    lines = [f"  held-out NLL        {-score:.4f}  {name}" for name, score in ranked]
+    lines = [f"  validation NLL      {-score:.4f}  {name}" for name, score in ranked]
     first, *others = lines
     found = [f"{first} (makes the probabilities)", *(" " * 22 + line[22:] for line in others)]
     if told.candidate in simpler:
@@ -72,9 +81,16 @@ def _at_weights(told: Diagnostics) -> str:
     return ", at the network's own weights" if told.evidence_at == "weights" else ""
 
 
-def _edge(told: Diagnostics) -> str:
-    edge = told.edge_of_range
-    return "" if edge is None else f", the {edge} in range: the held-out data want {WANTED[edge]}"
+def examples(posterior: Posterior) -> str:
+    """How many data there are, and of how many outputs each."""
+    rows, outputs = posterior.diagnostics.observations, posterior.map.outputs
+    if outputs is None or outputs == 1 or rows % outputs:
+        return f"{rows:,} training examples"
+    return f"{rows // outputs:,} training examples × {outputs:,} outputs"
+
+
+def _edge(told: Diagnostics) -> list[str]:
+    return [] if told.edge_of_range is None else [f"  {'':20}{EDGES[told.edge_of_range]}"]
 
 
 def _noise(posterior: Posterior) -> str:
@@ -82,9 +98,9 @@ def _noise(posterior: Posterior) -> str:
     if not of.constant_curvature:
         heat = "" if posterior.temperature == 1 else f", temperature {posterior.temperature:.3g}"
         return f"likelihood          {type(of).__name__}, {posterior.link} link{heat}"
-    how = "tuned" if posterior.given.tunes_noise else "given"
+    how = "tuned" if posterior.given.tunes_noise else "set by you"
     std = torch.as_tensor(of.saved()["noise_std"]).reshape(-1)
-    return f"noise std           {listed(std)}, {how}{_short_of_minimum(posterior, std)}"
+    return f"noise std           {listed(std)} ({how}){_short_of_minimum(posterior, std)}"
 
 
 def _short_of_minimum(posterior: Posterior, std: Tensor) -> str:
@@ -93,8 +109,8 @@ def _short_of_minimum(posterior: Posterior, std: Tensor) -> str:
     if left is None or not bool((left > FAR * std).any()):
         return ""
     return (
-        f"; the network itself leaves {listed(left)}, which its predictions count as noise: it is short of its "
-        'minimum, train it further or use predict(mean="linear")'
+        f". The network's training RMSE is {listed(left)}, so predictions use that as the noise: the network looks "
+        'undertrained. Train it longer, or call predict(mean="linear").'
     )
 
 

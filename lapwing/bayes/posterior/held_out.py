@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Temperature = float | Literal["tune"]
 OverRatio = Callable[[float], tuple[Tensor, Spread]]  # of the ratio of the present precision to another
-NETWORK, SCALED = "network alone", "temperature scaling"  # candidates for the probabilities of new observations
+NETWORK, SCALED = "raw network", "temperature scaling"  # candidates for the probabilities of new observations
 OWN, HELD_OUT = "posterior", "posterior, precision by held-out data"
 TEMPERATURES = 0.2, 20.0  # between which one is looked for: few data would choose any
 COST = 0.03  # nats

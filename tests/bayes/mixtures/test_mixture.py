@@ -158,7 +158,7 @@ class TestHeldOut:
             torch.testing.assert_close(chosen.predict(x).probs, expected)
             torch.testing.assert_close(chosen.predict(x).novelty, found.predict(x).novelty)
             assert "advice" in repr(chosen)
-        assert "held-out NLL" in repr(found)
+        assert "validation NLL" in repr(found)
         assert "makes the probabilities" in repr(found)
 
     def test_a_list_of_one_is_the_single_fit(self, problem):

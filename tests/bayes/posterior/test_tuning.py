@@ -79,6 +79,6 @@ def test_held_out_data_that_want_no_error_bars_are_reported():
     stiff = infer(LinearModel(TALL.features, 0 * TALL.targets, Gaussian(0.9)), prior=Isotropic(1.0), draws=2)
     tuned = stiff.tune((TALL.inputs, torch.zeros_like(TALL.held_out)))
     assert tuned.diagnostics.edge_of_range == tuned.curve.edge == "stiffest"
-    assert "the stiffest in range: the held-out data want no error bars" in " ".join(repr(tuned).split())
+    assert "Largest value tried: on your validation data the uncertainty" in " ".join(repr(tuned).split())
     assert max(map(len, repr(tuned).splitlines())) <= 79  # on a terminal of eighty columns nothing is cut
     assert posterior.tune((TALL.inputs, TALL.held_out)).diagnostics.edge_of_range is None
