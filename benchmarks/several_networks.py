@@ -3,7 +3,7 @@
 The protocol, which was committed before any score:
 
 - Four cases, five seeds each. A seed chooses the training and the held-out rows, the weights that training starts from and the
-  order of the batches. Cases, networks, held-out rows (300), turned rows (45°) and letters are those of `few_digits.py`.
+  order of the batches. Cases, networks, held-out rows (300), turned rows (45°) and letters are those of `bench_few_digits.py`.
   - `digits 200`: the network of `lapwing demo` on 200 of scikit-learn's digits (its case `demo`).
   - `mnist 200`: two convolutions and a linear head, 5,994 weights, 200 epochs on 200 MNIST digits (its case `memorised`).
   - `mnist 1000`: the same with a quarter of the channels, 906 weights, 60 epochs of Adam at 0.002 on 1,000 MNIST digits.
@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import few_digits
+import bench_few_digits as few_digits
 import harness
 
 MEMBERS, SEEDS, JUDGED, BATCH = 5, 5, 500, 64

@@ -16,8 +16,8 @@ from lapwing.records import write_atomically
 
 FORMAT = 1
 FILES = (  # of a run, what `lapwing predict` adds to it included; the record goes last
-    "run.json", "*.safetensors", "predictions*.csv", "predictions*.parquet", "report.html", "arrays-*.npz",
-    "record.json",
+    "run.json", "columns.json", "*.safetensors", "predictions*.csv", "predictions*.parquet", "report.html",
+    "arrays-*.npz", "record.json",
 )  # fmt: skip
 
 

@@ -61,6 +61,10 @@ class EvidenceParts:
         return self.fit + self.penalty + self.occam + self.normaliser
 
 
+class NoMode(ValueError):
+    """A density that has no bound under so wide a prior, and so no mode."""
+
+
 @final
 @dataclass(frozen=True, eq=False)
 class Problem:
@@ -78,6 +82,7 @@ class Problem:
     resolution: float = 1e-5  # in log precision, of a search by values alone
     points: int = 37  # of a scan for the scale of the precisions
     bound: Problem | None = field(default=None, repr=False)  # a cheaper problem that is nowhere below this one
+    at_point: Callable[[Precisions], Moments] | None = None  # at the network's own outputs, for where there is no mode
     middle: float = 1.0  # the ratio at which half of what can be determined is
     lowest_noise_ratio: float = LOWEST_RATIO  # of prior to noise precision, over the largest eigenvalue
     tune_prior: Tensor | bool = True  # or which of the prior precisions are free: (groups,)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, replace
 from typing import Protocol, final
 
 import torch
 
 from lapwing.bayes.evidence import indefinite
-from lapwing.bayes.evidence.objective import Precisions, Problem
+from lapwing.bayes.evidence.objective import NoMode, Precisions, Problem
 from lapwing.bayes.evidence.search import Optimum, mackay, maximise, scan
 
 
@@ -45,6 +46,15 @@ class ByEvidence:
             return Optimum(given, 0, True)
         if problem.positive_from > 0:
             return indefinite.tuned(problem, given, by_evidence=True)
+        try:
+            return self._maximum(problem, given)
+        except NoMode as failure:
+            if problem.at_point is None:
+                raise
+            warnings.warn(f"{failure}. The precision is the best around the network's own weights", stacklevel=2)
+            return self._maximum(replace(problem, moments=problem.at_point, bound=None), given)
+
+    def _maximum(self, problem: Problem, given: Precisions) -> Optimum:
         start = self._started(scan(problem, given))
         found = maximise(problem, start, max_steps=self.max_steps, tolerance=self.tolerance)
         return replace(found, at=above_floor(problem, found.at))

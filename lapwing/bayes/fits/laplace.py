@@ -17,7 +17,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from lapwing.bayes.evidence import Moments, Precisions, Problem, grouped
+from lapwing.bayes.evidence import Moments, NoMode, Precisions, Problem, grouped
 from lapwing.bayes.fits import newton, spans
 from lapwing.bayes.fits.interface import Fit, Packed, Preconditioning, carried, in_units_of, nothing_known
 from lapwing.bayes.fits.loss import Loss
@@ -125,11 +125,20 @@ class ModeSearch:
         return self._by_group(at.coordinates.square())
 
     def fitted(self, at: AtMode | None) -> tuple[Tensor, Tensor]:  # (1,), (groups,)
-        """−2 log p and the energies at a mode; NaN where there is none."""
+        """−2 log p and the energies at a mode; where there is none those of the network itself, NaN without one."""
         if at is None:
+            return self._of_network()
+        return torch.tensor([-2 * at.mode.log_prob], dtype=torch.float64), self.energies(at)
+
+    def _of_network(self) -> tuple[Tensor, Tensor]:  # (1,), (groups,)
+        point, model = self.model.point, self.model
+        if point is None:
             nothing = torch.full_like(self.prior.precision, torch.nan)
             return nothing[:1], nothing
-        return torch.tensor([-2 * at.mode.log_prob], dtype=torch.float64), self.energies(at)
+        outputs = model.likelihood.reshape_outputs(model.outputs_at_point(), model.targets)
+        log_prob = model.likelihood.log_prob(outputs, model.targets, model.weights)
+        own = (point.weights.double() / self.prior.scale).square()
+        return -2 * log_prob.double().reshape(1), grouped(own, self.prior.group_of, len(self.prior.precision))
 
     def factor(self, at: AtMode) -> Tensor:  # (q, q)
         """The Cholesky factor of the Hessian of the loss at its mode."""
@@ -219,7 +228,7 @@ class _Modes:
         except FloatingPointError as failure:
             if self.search.likelihood.log_concave:
                 raise
-            raise ValueError(
+            raise NoMode(
                 "under a wide prior this likelihood has no mode: data fitted perfectly, with a variance of "
                 "zero, have no bound on their density; pass validation=(x, y), or a prior with a precision"
             ) from failure
@@ -236,7 +245,7 @@ class Laplace(Fit):
 
     @cached_property
     def mode(self) -> AtMode | None:
-        """The mode, or None where a loss that is not convex has none to be found: predictions do without it."""
+        """The mode, or None where a loss that is not convex has none to be found: the network's weights serve then."""
         known = self.preconditioner() if self.search.row_space is None else None  # it knows weights, not coordinates
         try:
             return self.search.mode(self.prior.precision, self.near, known)
@@ -251,9 +260,10 @@ class Laplace(Fit):
         return self.__dict__.get("mode") or self.near
 
     def mean(self, own: Callable[[], Tensor]) -> Tensor:  # noqa: ARG002
-        if self.mode is None:
-            return torch.full_like(self.prior.scale, torch.nan)
-        return self.search.weights(self.mode)
+        point = self.search.model.point
+        if self.mode is not None:
+            return self.search.weights(self.mode)
+        return torch.full_like(self.prior.scale, torch.nan) if point is None else point.weights.double()
 
     def fitted(self, at: Precisions) -> tuple[Tensor, Tensor]:
         if torch.equal(at.prior, self.prior.precision):
@@ -346,7 +356,19 @@ class LaplaceAtPoint(Laplace):
             return replace(curvature.moments(at), residual=residual, weights=energies)
 
         bound = _bound(curvature) if self.search.likelihood.is_discrete else None
-        return replace(curvature, moments=moments, one_by_one=True, points=MODE_POINTS, bound=bound)
+        at_point = None if self.search.likelihood.log_concave else self._at_point(curvature)
+        return replace(
+            curvature, moments=moments, one_by_one=True, points=MODE_POINTS, bound=bound, at_point=at_point
+        )  # fmt: skip
+
+    def _at_point(self, curvature: Problem) -> Callable[[Precisions], Moments]:
+        """Fit and penalty of the network itself: its weights are no mode of the linear model."""
+        residual, energies = self.search.fitted(None)
+
+        def moments(at: Precisions) -> Moments:
+            return replace(curvature.moments(at), residual=residual, weights=energies)
+
+        return moments
 
     def in_multiples(self, curvature: Problem, prior: DiagonalPrior, noise_precision: Tensor) -> Problem:  # noqa: ARG002
         modes = _Modes(self.search, self.known_mode, None)

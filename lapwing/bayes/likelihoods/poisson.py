@@ -18,6 +18,7 @@ from lapwing.bayes.likelihoods.links import Link
 from lapwing.bayes.likelihoods.spread import Spread
 
 SUMMED = 256  # counts below are summed one by one, those above are smooth enough for an integral
+LARGE = 1e7  # counts times the variance of their log rate, beyond which they are as spread as the rate
 
 
 @final
@@ -134,7 +135,20 @@ class LogNormalPoisson(Distribution):
             lambda f: count * f - f.exp(), lambda f: count - f.exp(), self.log_rate.double().expand(shape),
             self.log_variance.expand(shape),
         )  # fmt: skip
-        return (found - torch.lgamma(count + 1)).to(self.log_rate)
+        exact = found - torch.lgamma(count + 1)
+        return torch.where(count * self.log_variance.clamp_max(1) > LARGE, self._of_rate(count), exact).to(
+            self.log_rate
+        )
+
+    def _of_rate(self, count: Tensor) -> Tensor:
+        """The log density of the rate at large counts: its logarithm is Gaussian, with 1 / count of the count itself.
+
+        The exact terms would cancel there, as large as the count times its logarithm.
+        """
+        large = count.clamp_min(1)
+        variance = self.log_variance.double() + 1 / large
+        away = large.log() - self.log_rate.double()
+        return -0.5 * (away.square() / variance + (2 * pi * variance).log()) - large.log()
 
     def cdf(self, value: Tensor) -> Tensor:
         """P(count ≤ value), by the rates or by the exponential arrivals that a count is made of.
@@ -178,7 +192,7 @@ class LogNormalPoisson(Distribution):
 
         def term(count: Tensor) -> Tensor:  # (k,) or (k, n) -> (k, n)
             at = wide.log_prob(count if count.ndim > 1 else count[:, None])
-            return -at.exp() * at
+            return torch.special.entr(at.exp())  # zero where a count is impossible
 
         small = term(torch.arange(SUMMED, dtype=torch.float64))
         start = SUMMED - 0.5

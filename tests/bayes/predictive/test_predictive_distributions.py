@@ -117,6 +117,28 @@ def test_moments_quantiles_and_entropy_of_counts_equal_sums_over_all_of_them(mea
     assert float(found.entropy()) == pytest.approx(float(torch.special.entr(probability).sum()), abs=1e-7)
 
 
+def test_counts_as_large_as_a_wide_rate_allows_have_a_density_and_an_entropy():
+    """Far out a count is its rate, so the entropy is that of a log-normal number: log rate + ½ log 2πe v.
+
+    Where nearly all counts are large the two differ by the probability of small ones, e^(−25²/18) here.
+    """
+    found = LogNormalPoisson(doubles(25.0, 40.0), doubles(9.0, 17.0))
+    expected = doubles(25.0, 40.0) + 0.5 * (2 * torch.pi * torch.e * doubles(9.0, 17.0)).log()
+    torch.testing.assert_close(found.entropy(), expected, rtol=0, atol=1e-5)
+    near = LogNormalPoisson(doubles(16.0), doubles(2.0))  # where both forms of the density hold
+    counts = doubles(0.4e7, 0.99e7, 1.01e7, 2e7)
+    steps = (
+        near.log_prob(counts)
+        + counts.log()
+        + (counts.log() - 16.0).square() / 4
+        + 0.5 * (4 * torch.tensor(torch.pi)).log()
+    )
+    torch.testing.assert_close(steps, torch.zeros(4).double(), rtol=0, atol=1e-6)
+    wide = LogNormalPoisson(doubles(-1.8), doubles(24.0)).entropy()
+    assert bool(wide.isfinite().all())
+    assert float(wide) > 0
+
+
 def test_the_entropy_of_a_poisson_count_equals_scipys():
     rates = doubles(0.01, 0.7, 12.0, 99.9, 100.1, 900.0)
     expected = [scipy.stats.poisson.entropy(float(rate)) for rate in rates]
