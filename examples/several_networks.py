@@ -28,8 +28,8 @@ def make(seed):
 
 
 x = torch.cat([torch.linspace(-2, -0.7, 20), torch.linspace(0.7, 2, 20)])[:, None]
-data, gap = (x, wave(x)), torch.linspace(-0.5, 0.5, 21)[:, None]
-in_gap, noise = wave(gap), lw.Gaussian(0.15)
+data, gap, outside = (x, wave(x)), torch.linspace(-0.5, 0.5, 21)[:, None], torch.linspace(2.3, 3, 21)[:, None]
+new, noise = {"in the gap": (gap, wave(gap)), "outside": (outside, wave(outside))}, lw.Gaussian(0.15)
 
 # %% [markdown]
 # Five networks are trained side by side, in little more time than two of them would take one after the other.
@@ -43,16 +43,18 @@ fitted = {
     "mixture of five posteriors": lw.fit(networks, data, noise),
 }
 for name, family in fitted.items():
-    print(f"{name:28} mean log density in the gap {family.predict(gap).log_prob(in_gap).mean():8.2f}")
+    scores = (f"{family.predict(x).log_prob(y).mean():8.2f} {place}" for place, (x, y) in new.items())
+    print(f"{name:28} mean log density: {', '.join(scores)}")
 
 # %%
 mixture = fitted["mixture of five posteriors"]
 assert isinstance(mixture, lw.Mixture)
 print(mixture)
-found = mixture.predict(torch.tensor([[1.5], [0.0], [3.0]]))
-places = ("at the data", "in the gap", "outside")
-for place, between, within in zip(places, found.between_variance.sqrt(), found.within_variance.sqrt(), strict=True):
-    print(f"{place:12} standard deviation between networks {between.item():.3f}, within {within.item():.3f}")
+places = {"at the data": 1.5, "in the gap": 0.0, "outside": 3.0}
+found = mixture.predict(torch.tensor(list(places.values()))[:, None])
+for number, place in enumerate(places):
+    between, within = (part[number].sqrt().item() for part in (found.between_variance, found.within_variance))
+    print(f"{place:12} standard deviation between networks {between:.3f}, within {within:.3f}")
 
 # %%
 grid = torch.linspace(-3, 3, 121)[:, None]
