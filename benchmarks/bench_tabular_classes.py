@@ -37,17 +37,27 @@ from typing import Any
 import harness
 import numpy as np
 
-SETS = ("wine", "breast cancer", "vehicle", "pima", "spam", "satellite", "digits", "letter")
+SMALL = ("wine", "breast cancer", "vehicle", "pima")
+LARGE = ("spam", "satellite", "digits", "letter")
 METHODS = ("lapwing", "logistic", "mlp", "boosting", "lapwing, one")
-HALVES = {"splits 0 to 4": [0, 1, 2, 3, 4], "splits 5 to 9": [5, 6, 7, 8, 9]}
+
+
+def cells(sets: tuple[str, ...], title: str, splits: list[int]) -> dict[str, dict[str, Any]]:
+    return {
+        f"{data}, {method}, {title}": {"data": data, "method": method, "splits": splits}
+        for data in sets
+        for method in METHODS
+    }
+
+
 CELLS: dict[str, dict[str, Any]] = {
     "wine, a part": {"data": "wine", "method": "logistic", "splits": [0]},
-    **{
-        f"{data}, {method}, {half}": {"data": data, "method": method, "splits": splits}
-        for half, splits in HALVES.items()
-        for data in SETS
-        for method in METHODS
-    },
+    **cells(SMALL, "splits 0 to 4", [0, 1, 2, 3, 4]),
+    **cells(LARGE, "split 0", [0]),
+    **cells(LARGE, "split 1", [1]),
+    **cells(LARGE, "split 2", [2]),
+    **cells(SMALL, "splits 5 to 9", [5, 6, 7, 8, 9]),
+    **{name: cell for number in range(3, 10) for name, cell in cells(LARGE, f"split {number}", [number]).items()},
 }
 MOST_TRAINING_ROWS = 1000
 MOST_TEST_ROWS = 3000

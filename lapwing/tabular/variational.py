@@ -183,7 +183,7 @@ def _penalty(networks: Layers, variances: Variances) -> Tensor:  # (b,)
 
 
 def begin(networks: Layers, data: Labels, priors: Priors) -> State:
-    """Before the first step: the prior that the weights were drawn from, wider for the outputs, which have no spread."""
+    """Before the first step: the prior that the weights were drawn from, but wider for the outputs; no spread yet."""
     b = len(networks.of[0])
     first = start(networks, priors.groups)
     precision = first.precision.clone()
