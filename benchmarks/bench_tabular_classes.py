@@ -8,11 +8,15 @@ on the training rows alone. Choices inside `lapwing.tabular` were made on other 
 without columns of noise, HouseVotes84, BreastCancer, Shuttle and DNA of mlbench, iris); the number of hidden units was looked at on
 parts of the training rows of split 0 of digits and Letter, too.
 
+A first run was stopped after splits 0 to 4 of wine, breast cancer, Vehicle and Pima: on two half-moons, which are no part of this, networks
+had been found to stay nearly linear, since training began with too narrow a prior of the logits. With a wider one, chosen on the other
+tables named above, `lapwing` was run anew. In the first run its nll had been 0.0509, 0.0658, 0.3417 and 0.4922.
+
 Scores are means over the test rows: the negative log probability of the labels (`nll`), accuracy, and the expected calibration error of
 the largest probability (15 bins of equal width). Probabilities below 1e-4 count as that, for every method, since isotonic regression
 gives zeros. Seconds are those of the processor for fit and prediction, on one thread. Methods:
 
-- `lapwing`: `BayesianMLPClassifier()` as it comes, five members; `lapwing, one`: the same with one member.
+- `lapwing`: `BayesianMLPClassifier()` as it comes, five members; `lapwing, one`: the same with one member, on the smaller tables.
 - `logistic`: LogisticRegressionCV of standardised columns, ten penalties, by 5-fold log loss.
 - `boosting`: HistGradientBoostingClassifier, learning rate and leaves by 3-fold log loss, then calibrated by isotonic regression
   (CalibratedClassifierCV, 5 folds, whose five models are averaged).
@@ -33,17 +37,25 @@ from typing import Any
 import harness
 import numpy as np
 
-SETS = ("wine", "breast cancer", "vehicle", "pima", "spam", "satellite", "digits", "letter")
-METHODS = ("lapwing", "logistic", "mlp", "boosting", "lapwing, one")
-HALVES = {"splits 0 to 4": [0, 1, 2, 3, 4], "splits 5 to 9": [5, 6, 7, 8, 9]}
+SMALL = ("wine", "breast cancer", "vehicle", "pima")
+LARGE = ("spam", "satellite", "digits", "letter")
+METHODS = ("lapwing", "logistic", "mlp", "boosting")
+
+
+def cells(sets: tuple[str, ...], title: str, splits: list[int], *others: str) -> dict[str, dict[str, Any]]:
+    return {
+        f"{data}, {method}, {title}": {"data": data, "method": method, "splits": splits}
+        for data in sets
+        for method in (*METHODS, *others)
+    }
+
+
 CELLS: dict[str, dict[str, Any]] = {
     "wine, a part": {"data": "wine", "method": "logistic", "splits": [0]},
-    **{
-        f"{data}, {method}, {half}": {"data": data, "method": method, "splits": splits}
-        for half, splits in HALVES.items()
-        for data in SETS
-        for method in METHODS
-    },
+    **cells(SMALL, "splits 0 to 4", [0, 1, 2, 3, 4], "lapwing, one"),
+    **cells(LARGE, "split 0", [0]),
+    **cells(SMALL, "splits 5 to 9", [5, 6, 7, 8, 9], "lapwing, one"),
+    **{name: cell for number in range(1, 10) for name, cell in cells(LARGE, f"split {number}", [number]).items()},
 }
 MOST_TRAINING_ROWS = 1000
 MOST_TEST_ROWS = 3000

@@ -120,7 +120,7 @@ def check_size(rows: int, sizes: tuple[int, ...], networks: int) -> None:
             "random part of the rows, or train a network by minibatches and give it to lapwing.fit"
         )
     weights = sum((inputs + 1) * outputs for inputs, outputs in pairwise(sizes))
-    smaller = min(rows, weights)
+    smaller = min(rows * sizes[-1], weights)
     needed = 8.0 * MATRICES * networks * smaller**2
     available = available_bytes()
     if needed > available:

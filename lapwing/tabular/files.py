@@ -72,11 +72,6 @@ def load(estimator: Any, path: Path) -> None:
         raise ValueError(f"{path}: the file does not hold what it should ({error})") from error
 
 
-def kind(path: Path) -> str:
-    """The name of the class of the estimator in a file."""
-    return str(_read(path)[0].get("estimator"))
-
-
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if not path.is_file():
         raise ValueError(f"{path}: there is no saved estimator here")

@@ -28,7 +28,8 @@ from lapwing.tabular.networks import Jacobian, Layers, linearised, outputs
 from lapwing.tabular.training import DAMPING, LARGEST_PRECISION, SMALLEST_PRECISION, Groups, start
 
 LARGEST_LOGIT_STD = 20.0  # of the prior
-FIRST_STEPS = 5  # before spread and precisions are looked at, then in each of
+FIRST_LOGIT_STD = 10.0  # wide, so that networks are shaped by the labels before precisions follow
+FIRST_STEPS = 8  # before spread and precisions are looked at, then in each of
 LOOK_EVERY = 3  # iterations: it costs more than a step
 
 
@@ -182,11 +183,13 @@ def _penalty(networks: Layers, variances: Variances) -> Tensor:  # (b,)
 
 
 def begin(networks: Layers, data: Labels, priors: Priors) -> State:
-    """Before the first step: the prior that the weights were drawn from, and outputs without a spread."""
+    """Before the first step: the prior that the weights were drawn from, but wider for the outputs; no spread yet."""
     b = len(networks.of[0])
     first = start(networks, priors.groups)
+    precision = first.precision.clone()
+    precision[:, -2] = networks.of[-1].shape[2] / FIRST_LOGIT_STD**2
     none = torch.zeros(b, len(data.inputs), data.outputs, data.outputs, dtype=torch.float64)
-    return State(networks, first.precision.maximum(priors.groups.least), first.damping, none, first.log_evidence)
+    return State(networks, precision.maximum(priors.groups.least), first.damping, none, first.log_evidence)
 
 
 def train(state: State, data: Labels, priors: Priors, *, max_iter: int, tol: float, report: Report) -> TrainedLabels:

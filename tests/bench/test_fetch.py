@@ -212,7 +212,23 @@ def test_debian(tmp_path, tools):
     assert (tmp_path / "called").read_text() == "download dataset-fashion-mnist\n"
 
 
+def test_tables_of_r_packages(tmp_path, tools):
+    contents = {"One.rda": b"a table", "Two.rda": b"another"}
+    stock = tmp_path / "stock"
+    stock.mkdir()
+    for name, content in {**contents, "code.rdb": b"not a table"}.items():
+        (stock / name).write_bytes(content)
+    script(tools, "apt-get", f'echo "$@" > {tmp_path}/called; echo > package.deb')
+    script(tools, "dpkg-deb", f'/bin/mkdir -p "$3/usr/lib" && /bin/cp {stock}/* "$3/usr/lib"')
+    fetch(source(fetching.from_r_package("mine"), checksums(contents)), tmp_path / "data", silent)
+    assert files_in(tmp_path / "data") == {"toy", "toy/One.rda.gz", "toy/Two.rda.gz"}
+    assert gzip.decompress((tmp_path / "data/toy/Two.rda.gz").read_bytes()) == b"another"
+    assert (tmp_path / "called").read_text() == "download r-cran-mine\n"
+
+
 def test_debian_without_its_tools(tmp_path, tools):
+    with pytest.raises(FetchError, match="apt-get is not on this machine: put the .rda files of mine"):
+        fetch(source(fetching.from_r_package("mine")), tmp_path, silent)
     with pytest.raises(FetchError, match="apt-get is not on this machine: put the four"):
         fetch(source(fetching.from_debian), tmp_path, silent)
     script(tools, "apt-get", "echo E: Unable to locate package >&2; exit 100")

@@ -242,6 +242,16 @@ def test_what_is_loaded_predicts_the_same_bits(tmp_path, hidden, labels):
         BayesianMLPRegressor.load(tmp_path / "model.safetensors")
 
 
+def test_networks_do_not_stay_linear():
+    """On half-moons a line is right for 87 % of the rows."""
+    random = np.random.default_rng(0)
+    side = random.integers(2, size=150)
+    angle = random.uniform(0, np.pi, 150) + np.pi * side
+    moons = np.stack([np.cos(angle) + side, np.sin(angle) + side / 2], axis=1) + 0.1 * random.normal(size=(150, 2))
+    model = BayesianMLPClassifier(hidden_units=10, members=2, max_iter=40).fit(moons, side)
+    assert model.score(moons, side) > 0.97
+
+
 # hard tables: a clear error or a right answer
 
 
