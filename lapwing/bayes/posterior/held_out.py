@@ -149,8 +149,8 @@ def _chosen(
     winner = max(scores, key=lambda name: scores[name])
     kept = before if own and winner in (OWN, *temperatures) else found
     told = replace(found.diagnostics, candidate=winner, candidates=scores)
-    if kept is before:
-        told = replace(told, tuned_by=before.diagnostics.tuned_by)
+    if kept is before:  # the curve's own best, and whether that lies at its edge, is not what is used
+        told = replace(told, tuned_by=before.diagnostics.tuned_by, edge_of_range=None)
     return replace(
         kept, diagnostics=told, network_temperature=temperatures.get(winner), link=found.link,
         held_out_curve=found.held_out_curve, network_residual_rms=None,
