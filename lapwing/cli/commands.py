@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 EXAMPLES = """\b
 Examples, to be run where model.py defines make(), which returns your network:
   lapwing fit model.py:make train.csv --weights weights.pt --test test.csv
+  lapwing fit train.csv --target price --test test.csv      (without a network)
   lapwing predict runs/train new.csv
   lapwing evaluate runs/train test.csv --ood other.csv
   lapwing report runs/one runs/two --out compared.html
@@ -80,12 +81,17 @@ def _all(
 
 
 @app.command(
-    short_help="Put error bars on a trained network.",
-    epilog="Example: lapwing fit model.py:make train.csv --weights weights.pt --validation held_out.csv",
+    short_help="Put error bars on a trained network, or on a table alone.",
+    epilog="Examples: lapwing fit model.py:make train.csv --weights weights.pt --validation held_out.csv; "
+    "lapwing fit table.csv --target price --hold-out 0.2",
 )
 def fit(
     model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="Your network: package.module:factory or file.py:factory.")
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="Your network: package.module:factory or file.py:factory; or a table (.csv, .parquet) without one.",
+        ),
     ],
     data: Annotated[
         str | None,
@@ -95,7 +101,13 @@ def fit(
             show_default=False,
         ),
     ] = None,
-    weights: Annotated[str | None, typer.Option(help="State dict: .safetensors, or .pt by torch.save.")] = None,
+    weights: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="State dict: .safetensors, or .pt by torch.save. Several times: as many networks, as one mixture.",
+            show_default=False,
+        ),
+    ] = None,
     validation: Annotated[str | None, typer.Option(help="Held-out data that tune the precision; recommended.")] = None,
     test: Annotated[str | None, typer.Option(help="Data to check the error bars on.")] = None,
     ood: Annotated[str | None, typer.Option(help="Data foreign to the task, to see whether it notices.")] = None,
@@ -136,26 +148,70 @@ def fit(
 ) -> None:
     """Put error bars on a trained network: writes posterior, record, predictions and page into a folder.
 
+    With a table and no network, small networks are trained on it; what is done with each column is said.
     Started by torchrun, its processes share the data out.
     """
     with console.guarded(debug):
+        from lapwing.cli import tables
         from lapwing.cli.fitting import Request, check_sources
         from lapwing.cli.models import WITHOUT_A_NETWORK
 
-        if data is None:
+        alone = data is None and tables.is_table(model)
+        if data is None and not alone:
             raise ValueError(
                 f"{model!r} alone: expected a network and the data that it was trained on, such as `lapwing fit "
                 f"model.py:make train.csv`; {WITHOUT_A_NETWORK}"
             )
+        data = data or model
         columns = tuple(part.strip() for part in inputs.split(",")) if inputs else None
         request = Request(
-            model, data, weights, target, columns, validation, test, ood, hold_out, likelihood, noise_std, draws, total,
-            seed, Job.here().device(device), name or Path(data.rpartition(":")[2]).stem,
+            model, data, tuple(weights or ()), target, columns, validation, test, ood, hold_out, likelihood, noise_std,
+            draws, total, seed, Job.here().device(device), name or Path(data.rpartition(":")[2]).stem,
             shlex.join(["lapwing", *sys.argv[1:]]), memory, method, prior, select,
         )  # fmt: skip
-        check_sources(request)
         folder = out or Path("runs") / (request.name or "run")
+        if alone:
+            _fit_table(request, folder, table, json, quiet)
+            return
+        check_sources(request)
         _fit(request, folder, table, json, quiet)
+
+
+def _fit_table(request: Any, folder: Path, table: str, json: bool, quiet: bool) -> None:
+    """Without a network."""
+    import lapwing.report as report
+    from lapwing.cli import fitting, folders, predicting, tables
+
+    if table not in ("csv", "parquet"):
+        raise ValueError(f"--table is csv or parquet, not {table!r}")
+    writable(folder)
+    clock = fitting.Clock(lambda _phase, _share: None)
+    try:
+        run = tables.fit(request, clock, quiet or json)
+        record = report.scored(tables.record(run, request, clock))
+    except (ValueError, MemoryError) as error:
+        _record_failure(request, folder, str(error))
+        raise
+    before = folders.put_aside(folder)
+    tables.save(run, record, folder)
+    predictions = folder / f"predictions.{table}"
+    shown = run.sets.get("test", run.train)
+    predicting.write(predictions, tables.predictions(run.estimator, shown.table))
+    page = report.write(folder / "report.html", [record])
+    paths = {"model": folder / tables.MODEL, "record": folder / "record.json", "predictions": predictions, "page": page}
+    _say_written(record, folder, paths, before, json)
+
+
+def _say_written(record: Any, folder: Path, paths: dict[str, Path], before: Path | None, json: bool) -> None:
+    """The verdict, what was decided, and which files there are now."""
+    words = _words(record)
+    words += [
+        f"  {choice.what}: {choice.value}" + (f" ({choice.why})" if choice.why else "") for choice in record.choices
+    ]
+    words += [f"Wrote {path}" for path in paths.values()]
+    if before is not None:
+        words.append(f"The run that was in {folder} before, with its predictions and page, is kept in {before}")
+    console.answer(words, _summary(record) | {"folder": folder, **paths, "run_before": before}, json)
 
 
 def _fit(request: Any, folder: Path, table: str, json: bool, quiet: bool) -> None:
@@ -184,16 +240,9 @@ def _fit(request: Any, folder: Path, table: str, json: bool, quiet: bool) -> Non
         predictions = folder / f"predictions.{table}"
         predicting.write(predictions, predicting.columns(predicted, fitted.guess.classes))
         page = report.write(folder / "report.html", [record])
-    words = _words(record)
-    words += [
-        f"  {choice.what}: {choice.value}" + (f" ({choice.why})" if choice.why else "") for choice in record.choices
-    ]
     paths = {"posterior": folder / "posterior.safetensors", "record": folder / "record.json"}
     paths |= {"predictions": predictions, "page": page}
-    words += [f"Wrote {path}" for path in paths.values()]
-    if before is not None:
-        words.append(f"The run that was in {folder} before, with its predictions and page, is kept in {before}")
-    console.answer(words, _summary(record) | {"folder": folder, **paths, "run_before": before}, json)
+    _say_written(record, folder, paths, before, json)
 
 
 def writable(folder: Path) -> None:
@@ -265,11 +314,18 @@ def predict(
     """Predict new inputs with error bars."""
     with console.guarded(debug):
         import lapwing.recording as recording
-        from lapwing.cli import predicting, running
+        from lapwing.cli import predicting, running, tables
 
+        path = out or folder / f"predictions-{Path(data.rpartition(':')[2]).stem}.csv"
+        if (table := tables.saved(folder)) is not None:
+            rows = table.rows(data, needs_target=False)
+            predicting.write(path, tables.predictions(table.estimator, rows.table))
+            console.answer(
+                [f"{len(rows):,} predictions. Wrote {path}"], {"count": len(rows), "predictions": path}, json
+            )
+            return
         loaded = running.Run.load(folder, model, device)
         inputs, _ = loaded.tensors(loaded.read(data, needs_target=False), with_targets=False)
-        path = out or folder / f"predictions-{Path(data.rpartition(':')[2]).stem}.csv"
         with console.progress(json) as tell:
             found = recording.predict(loaded.posterior, inputs, lambda share: tell("predicting", share))
         predicting.write(path, predicting.columns(found, loaded.settings.classes))
@@ -294,11 +350,14 @@ def evaluate(
     """Check the error bars of a run on new data; rewrites its record and page."""
     with console.guarded(debug):
         import lapwing.report as report
-        from lapwing.cli import running
+        from lapwing.cli import running, tables
 
-        loaded = running.Run.load(folder, model, device)
-        with console.progress(json) as tell:
-            record = running.evaluated(loaded, data, ood, lambda share: tell("predicting", share))
+        if (table := tables.saved(folder)) is not None:
+            record = tables.evaluated(table, data, ood)
+        else:
+            loaded = running.Run.load(folder, model, device)
+            with console.progress(json) as tell:
+                record = running.evaluated(loaded, data, ood, lambda share: tell("predicting", share))
         page = report.write(folder / "report.html", [record])
         words = [*_words(record), f"Wrote {folder / 'record.json'}", f"Wrote {page}"]
         console.answer(words, _summary(record) | {"record": folder / "record.json", "page": page}, json)

@@ -72,6 +72,16 @@ def read(source: str, columns: Columns | None = None) -> Loaded:
     return _checked(found, wanted)
 
 
+def cells(source: str) -> tuple[list[str], list[list[Any]], str]:
+    """Names and cells of a table in a file, by column as they stand there, and how it was read if not as usual."""
+    check_there(source)
+    path = Path(source)
+    if path.suffix in TEXT:
+        return _csv(path)
+    header, columns = _parquet(path)
+    return header, columns, ""
+
+
 def check_there(source: str) -> None:
     """Refuse what is no file, folder or name of code that could be read, without reading it."""
     path = Path(source)
@@ -228,7 +238,7 @@ def _table(source: str, header: list[str], columns: Sequence[Sequence[Any]], wan
     if not names:
         raise ValueError(f"{source}: there is no column but the target {target!r}")
     inputs = np.stack([_column(source, name, by_name[name]) for name in names], axis=1)
-    found = _classes_or_numbers(source, target, by_name[target]) if target is not None and target in by_name else None
+    found = classes_or_numbers(source, target, by_name[target]) if target is not None and target in by_name else None
     return Loaded(source, inputs.astype(np.float32), found, tuple(names), target or "")
 
 
@@ -262,7 +272,7 @@ def is_number(value: Any) -> bool:
     return True
 
 
-def _classes_or_numbers(source: str, name: str, values: Sequence[Any]) -> np.ndarray:
+def classes_or_numbers(source: str, name: str, values: Sequence[Any]) -> np.ndarray:
     """Whole numbers, numbers, or else text."""
     empty = next((row for row, value in enumerate(values) if _is_empty(value)), None)
     if empty is not None:

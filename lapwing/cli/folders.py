@@ -16,8 +16,8 @@ from lapwing.records import write_atomically
 
 FORMAT = 1
 FILES = (  # of a run, what `lapwing predict` adds to it included; the record goes last
-    "run.json", "*.safetensors", "predictions*.csv", "predictions*.parquet", "report.html", "arrays-*.npz",
-    "record.json",
+    "run.json", "columns.json", "*.safetensors", "predictions*.csv", "predictions*.parquet", "report.html",
+    "arrays-*.npz", "record.json",
 )  # fmt: skip
 
 
@@ -61,6 +61,13 @@ def load(folder: Path) -> tuple[Settings, bool]:
     ours = key is not None and isinstance(signature, str) and hmac.compare_digest(signature, _signature(body, key))
     del body["format"]
     return _typed(path, body), ours
+
+
+def weights(folder: Path, networks: int) -> list[Path]:
+    """Where the weights of a run's networks are."""
+    if networks == 1:
+        return [folder / "weights.safetensors"]
+    return [folder / f"weights-{number}.safetensors" for number in range(networks)]
 
 
 def put_aside(folder: Path) -> Path | None:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 WITHOUT_A_NETWORK = (
-    "for a table without a network there are lapwing.linear.BayesianRidge and BayesianLogisticRegression in Python, "
-    "and lapwing.tabular.BayesianMLPRegressor"
+    "for a table without a network there is `lapwing fit table.csv --target NAME`, and in Python lapwing.tabular and "
+    "lapwing.linear"
 )
 
 

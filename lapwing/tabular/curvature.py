@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, final
 
-import numpy as np
 import torch
 from scipy.linalg.blas import dsyrk
 from scipy.linalg.lapack import dpotrf, dtrtri
@@ -236,7 +235,7 @@ def _cholesky(matrix: Tensor) -> Tensor:  # (b, k, k), stored by columns
     for one in matrix:
         _, failed = dpotrf(one.numpy(), lower=1, clean=1, overwrite_a=1)
         if failed:
-            raise np.linalg.LinAlgError(f"the leading minor of order {failed} is not positive definite")
+            raise FloatingPointError(f"the leading minor of order {failed} is not positive definite")
     return matrix
 
 

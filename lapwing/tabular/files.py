@@ -15,6 +15,7 @@ from torch import Tensor
 
 from lapwing.atomic import write as write_atomically
 from lapwing.linalg.journal import checksum
+from lapwing.tabular.classes import ClassNetworks
 from lapwing.tabular.columns import Category, Encoding
 from lapwing.tabular.curvature import Conditioned, RowPosterior, WeightPosterior
 from lapwing.tabular.mixtures import Shape
@@ -28,20 +29,20 @@ KIND = "lapwing.tabular"
 
 def save(estimator: Any, path: Path) -> None:
     """Write an estimator's parameters, attributes and networks."""
-    tensors = _networks_packed(estimator._networks)
-    encoding, known = _encoding_packed(estimator._encoding)
-    tensors |= known
+    found = estimator._networks
+    encoding, arrays = _encoding_packed(estimator._encoding)
+    own, tensors = _labels_packed(estimator) if isinstance(found, ClassNetworks) else _numbers_packed(estimator)
     names = getattr(estimator, "feature_names_in_", None)
     plain = {
         "kind": KIND, "format": FORMAT, "lapwing": version("lapwing"), "estimator": type(estimator).__name__,
-        "parameters": _parameters(estimator), "encoding": encoding, "several": estimator._several,
-        "members": estimator._networks.members, "features": estimator.n_features_in_,
+        "parameters": _parameters(estimator), "encoding": encoding, "features": estimator.n_features_in_,
         "feature_names": None if names is None else [str(name) for name in names],
         "iterations": estimator.n_iter_, "converged": estimator.converged_,
-        "posterior": "rows" if isinstance(estimator._networks.known, RowPosterior) else "weights",
-        "layers": len(estimator._networks.networks.of), "input_noise": estimator._networks.noise is not None,
+        "posterior": "rows" if isinstance(found.known, RowPosterior) else "weights",
+        "layers": len(found.networks.of), **own,
     }  # fmt: skip
     header = json.dumps(plain)
+    tensors |= arrays | _listed("layer", found.networks.of) | _known_packed(found.known)
     tensors = {name: value.contiguous() for name, value in tensors.items()}
     metadata = {"lapwing": header, "checksum": checksum(header, tensors)}
     write_atomically(path, serialise(tensors, metadata=metadata))
@@ -57,17 +58,23 @@ def load(estimator: Any, path: Path) -> None:
     try:
         estimator.set_params(**plain["parameters"])
         estimator._encoding = _encoding_restored(plain["encoding"], tensors)
-        estimator._several = bool(plain["several"])
-        estimator._networks = _networks_restored(plain, tensors)
+        if "classes" in plain:
+            _restore_labels(estimator, plain, tensors)
+        else:
+            _restore_numbers(estimator, plain, tensors)
         estimator.n_features_in_ = int(plain["features"])
         estimator.n_iter_ = int(plain["iterations"])
         estimator.converged_ = bool(plain["converged"])
         if plain["feature_names"] is not None:
             estimator.feature_names_in_ = np.array(plain["feature_names"], dtype=object)
-        estimator._data = None
         estimator._set_evidence()
     except (KeyError, TypeError, RuntimeError, IndexError, AttributeError) as error:
         raise ValueError(f"{path}: the file does not hold what it should ({error})") from error
+
+
+def kind(path: Path) -> str:
+    """The name of the class of the estimator in a file."""
+    return str(_read(path)[0].get("estimator"))
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -120,46 +127,72 @@ def _encoding_restored(plain: dict[str, Any], tensors: dict[str, Tensor]) -> Enc
     return Encoding(names=tuple(plain["names"]), numeric=tuple(plain["numeric"]), categories=categories, **arrays)
 
 
-def _networks_packed(found: Networks) -> dict[str, Tensor]:
+def _numbers_packed(estimator: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Of a regressor."""
+    found: Networks = estimator._networks
+    plain = {"several": estimator._several, "members": found.members, "input_noise": found.noise is not None}
     tensors = {
         "precision": found.precision, "noise_precision": found.noise_precision, "log_evidence": found.log_evidence,
         "relevance": found.relevance, "noise_std": found.noise_std, "units.mean": found.units.mean,
-        "units.scale": found.units.scale, **_listed("layer", found.networks.of),
-        **_listed("variances", found.known.variances),
+        "units.scale": found.units.scale,
     }  # fmt: skip
-    known = found.known
-    if isinstance(known, RowPosterior):
-        tensors |= _listed("left", known.rows.left) | _listed("right", known.rows.right)
     if found.noise is not None:
         tensors |= {**_listed("noise.layer", found.noise.networks.of), "noise.scale": found.noise.scale}
     tensors |= {"shape.factors": found.shape.factors, "shape.shares": found.shape.shares}
-    assert isinstance(known, RowPosterior | WeightPosterior)
-    return tensors | {"root": known.root.mT}  # as LAPACK lays it out, so that products are summed in the same order
+    return plain, tensors
 
 
-def _networks_restored(plain: dict[str, Any], tensors: dict[str, Tensor]) -> Networks:
-    count = int(plain["layers"])
-
-    def listed(name: str) -> tuple[Tensor, ...]:
-        return tuple(tensors[f"{name}.{k}"] for k in range(count))
-
-    layers = Layers(listed("layer"))
-    variances = listed("variances")
-    known: Conditioned
-    if plain["posterior"] == "rows":
-        known = RowPosterior(Jacobian(listed("left"), listed("right")), variances, tensors["root"].mT)
-    else:
-        shapes = tuple((layer.shape[1], layer.shape[2]) for layer in layers.of)
-        known = WeightPosterior(variances, shapes, tensors["root"].mT)
+def _restore_numbers(estimator: Any, plain: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    estimator._several = bool(plain["several"])
+    layers, known = _known_restored(plain, tensors)
     units = Units(tensors["units.mean"], tensors["units.scale"])
     noise = None
     if plain["input_noise"]:
-        noise = InputNoise(Layers(listed("noise.layer")), tensors["noise.scale"])
-    return Networks(
+        noise = InputNoise(Layers(_of_layers("noise.layer", plain, tensors)), tensors["noise.scale"])
+    estimator._networks = Networks(
         int(plain["members"]), layers, tensors["precision"], tensors["noise_precision"], known, tensors["log_evidence"],
         tensors["relevance"], tensors["noise_std"], units, noise,
         Shape(tensors["shape.factors"], tensors["shape.shares"]),
     )  # fmt: skip
+    estimator._data = None
+
+
+def _labels_packed(estimator: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Of a classifier; labels are kept with the type of their array."""
+    found: ClassNetworks = estimator._networks
+    classes = estimator.classes_
+    plain = {"classes": classes.tolist(), "classes_type": classes.dtype.str if classes.dtype.kind != "O" else "O"}
+    return plain, {"precision": found.precision, "bound": found.bound, "relevance": found.relevance}
+
+
+def _restore_labels(estimator: Any, plain: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    estimator.classes_ = np.array(plain["classes"], dtype=plain["classes_type"])
+    layers, known = _known_restored(plain, tensors)
+    estimator._networks = ClassNetworks(
+        len(estimator.classes_), layers, tensors["precision"], known, tensors["bound"], tensors["relevance"]
+    )
+
+
+def _known_packed(known: Conditioned) -> dict[str, Tensor]:
+    assert isinstance(known, RowPosterior | WeightPosterior)
+    tensors = _listed("variances", known.variances)
+    if isinstance(known, RowPosterior):
+        tensors |= _listed("left", known.rows.left) | _listed("right", known.rows.right)
+    return tensors | {"root": known.root.mT}  # as LAPACK lays it out, so that products are summed in the same order
+
+
+def _known_restored(plain: dict[str, Any], tensors: dict[str, Tensor]) -> tuple[Layers, Conditioned]:
+    layers = Layers(_of_layers("layer", plain, tensors))
+    variances = _of_layers("variances", plain, tensors)
+    if plain["posterior"] == "rows":
+        rows = Jacobian(_of_layers("left", plain, tensors), _of_layers("right", plain, tensors))
+        return layers, RowPosterior(rows, variances, tensors["root"].mT)
+    shapes = tuple((layer.shape[1], layer.shape[2]) for layer in layers.of)
+    return layers, WeightPosterior(variances, shapes, tensors["root"].mT)
+
+
+def _of_layers(name: str, plain: dict[str, Any], tensors: dict[str, Tensor]) -> tuple[Tensor, ...]:
+    return tuple(tensors[f"{name}.{k}"] for k in range(int(plain["layers"])))
 
 
 def _listed(name: str, parts: tuple[Tensor, ...]) -> dict[str, Tensor]:

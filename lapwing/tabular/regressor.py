@@ -4,36 +4,31 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from numbers import Integral, Real
-from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
+from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils import check_consistent_length
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import _check_y, check_is_fitted, validate_data
+from sklearn.utils.validation import _check_y, check_is_fitted
 from torch import Tensor
 
-from lapwing.linalg.memory import available_bytes
 from lapwing.linalg.progress import reporter
 from lapwing.linear.fitting import fitted_whole, row_weights
-from lapwing.tabular import files
-from lapwing.tabular.columns import Encoding, Table, has_labels, read_frame, scale_of
+from lapwing.tabular.columns import Encoding, Table, scale_of
+from lapwing.tabular.estimators import TableEstimator, check_size, entropy, generators, random_of
 from lapwing.tabular.mixtures import Mixture
 from lapwing.tabular.networks import initial
 from lapwing.tabular.noise import InputNoise, learn
 from lapwing.tabular.posterior import LeftOut, Networks, Units, debiased_squares
 from lapwing.tabular.training import Data, Groups, Trained, joined, reopened, start, train
 
-MOST_ROWS = 200_000  # all rows are used in every iteration
 MANY_ROWS = 6_000  # beyond it, training begins with
 PART_ROWS = 4_000  # of them
 FURTHER_STEPS = 20  # at most, on all rows after a part, and of partial_fit
 NOISE_ROUNDS = 2  # in which networks of the noise are trained, and the others after them
-MATRICES = 4  # of the smaller side of the data, for each network, at the same time
 
 
 @final
@@ -48,7 +43,7 @@ class LeftOutRows:
     log_density: np.ndarray  # targets' shape
 
 
-class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
+class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, TableEstimator):
     """Regression with error bars for a table, without a network to bring and without rows to hold out.
 
     Several tanh networks with one hidden layer are trained side by side from different starts, by Levenberg-Marquardt
@@ -154,25 +149,8 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         """Draws of observations at all rows of X together: (rows, n_samples), or (rows, targets, n_samples)."""
         if n_samples < 1:
             raise ValueError(f"n_samples is {n_samples}: expected at least one")
-        drawn = self._fitted().sample(self._inputs(X), n_samples, _random(random_state)).numpy()
+        drawn = self._fitted().sample(self._inputs(X), n_samples, random_of(random_state)).numpy()
         return drawn if self._several else drawn[:, 0]
-
-    def save(self, path: Path | str) -> None:
-        """Write the fitted estimator to one safetensors file, whole or not at all; nothing in it is code."""
-        self._fitted()
-        files.save(self, Path(path))
-
-    @classmethod
-    def load(cls, path: Path | str) -> BayesianMLPRegressor:
-        """The estimator of a file that `save` wrote: its predictions, without what only concerns training rows."""
-        estimator = cls()
-        files.load(estimator, Path(path))
-        return estimator
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        return tags
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
         table, targets = self._read_training(X, y)
@@ -181,10 +159,10 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         mean = np.average(targets, axis=0, weights=weights)
         units = Units(torch.from_numpy(mean), torch.from_numpy(scale_of(targets, mean, weights)))
         self._encoding = encoding
-        self._entropy = _entropy(self.random_state)
+        self._entropy = entropy(self.random_state)
         data = self._data_of(table, targets, weights, units, self.members)
         sizes = (data.inputs.shape[1], self.hidden_units, 1)
-        _check_size(len(targets), sizes, len(data.targets))
+        check_size(len(targets), sizes, len(data.targets))
         groups = Groups.by_column(torch.from_numpy(encoding.columns), sizes)
         trained = self._trained(sizes, groups, data)
         self._networks = Networks.of(trained.state, groups, data, self.members, units)
@@ -201,7 +179,7 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         weights = row_weights(targets, sample_weight)
         data = joined(self._data, self._data_of(table, targets, weights, found.units, found.members, found.noise))
         groups = Groups.by_column(torch.from_numpy(self._encoding.columns), self._sizes)
-        _check_size(len(data.inputs), self._sizes, len(data.targets))
+        check_size(len(data.inputs), self._sizes, len(data.targets))
         state = reopened(start(found.networks, groups), found.precision, found.noise_precision)
         steps = min(self.max_iter, FURTHER_STEPS)
         trained = train(state, groups, data, max_iter=steps, tol=self.tol, report=reporter(self.verbose))
@@ -219,21 +197,7 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     def _read_training(self, X: Any, y: Any) -> tuple[Table, np.ndarray]:
         """A table and targets (n, targets), checked."""
-        if has_labels(X):
-            validate_data(self, X, skip_check_array=True)
-            if y is None:
-                raise ValueError("BayesianMLPRegressor requires y to be passed, but the target y is None")
-            y = _check_y(y, multi_output=True, y_numeric=True, estimator=self)
-            check_consistent_length(X, y)
-            if len(y) < 2:
-                raise ValueError(f"the table has {len(y)} sample(s): expected at least two rows to learn from")
-            table = read_frame(X)
-        else:
-            X, y = validate_data(
-                self, X, y, dtype=np.float64, ensure_all_finite="allow-nan", multi_output=True, y_numeric=True,
-                ensure_min_samples=2,
-            )  # fmt: skip
-            table = Table.of_numbers(X)
+        table, y = self._read_rows(X, y, multi_output=True, y_numeric=True)
         self._several = y.ndim == 2
         return table, np.array(y, dtype=float).reshape(len(y), -1)  # a copy: torch wants to be able to write
 
@@ -269,7 +233,7 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         n = len(data.inputs)
         if n <= MANY_ROWS:
             return train(state, groups, data, max_iter=self.max_iter, tol=self.tol, report=report)
-        chosen = torch.from_numpy(_random(self._entropy).permutation(n)[:PART_ROWS])
+        chosen = torch.from_numpy(random_of(self._entropy).permutation(n)[:PART_ROWS])
         first = train(state, groups, data.part(chosen), max_iter=self.max_iter, tol=self.tol, report=report)
         if first.interrupted:
             return first
@@ -279,9 +243,9 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     def _generators(self, data: Data) -> list[torch.Generator]:
         """Member m of every target starts from the same weights, whatever else is trained beside it."""
-        seeds = [int(np.random.SeedSequence([self._entropy, m]).generate_state(1)[0]) for m in range(self.members)]
-        targets = len(data.targets) // self.members
-        return [torch.Generator().manual_seed(seed) for _ in range(targets) for seed in seeds]
+        return [
+            one for _ in range(len(data.targets) // self.members) for one in generators(self._entropy, self.members)
+        ]
 
     def _with_input_noise(
         self, trained: Trained, sizes: tuple[int, ...], groups: Groups, data: Data
@@ -332,20 +296,6 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def _mixture(self, X: Any) -> Mixture:
         return self._fitted().predict(self._inputs(X))
 
-    def _inputs(self, X: Any) -> Tensor:
-        check_is_fitted(self)
-        return torch.from_numpy(self._encoding.inputs(self._read(X)))
-
-    def _read(self, X: Any) -> Table:
-        """A table with the columns of the first."""
-        if not self._encoding.categories:
-            return Table.of_numbers(
-                validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", reset=False)
-            )
-        table = read_frame(X, frozenset(one.position for one in self._encoding.categories))
-        validate_data(self, X, skip_check_array=True, reset=False)
-        return table
-
     @property
     def _sizes(self) -> tuple[int, ...]:
         """Of the layers."""
@@ -354,37 +304,3 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     def _shaped(self, values: Tensor) -> np.ndarray:  # of (n, targets)
         return values.numpy() if self._several else values[:, 0].numpy()
-
-
-def _entropy(random_state: Any) -> int:
-    """An integer that decides every start."""
-    if random_state is None:
-        return int(np.random.SeedSequence().generate_state(1)[0])
-    if isinstance(random_state, np.random.RandomState):
-        return int(random_state.randint(2**31 - 1))
-    return int(random_state)
-
-
-def _random(random_state: Any) -> np.random.RandomState:
-    """scikit-learn's reading of `random_state`, but that None is fresh and not numpy's global state."""
-    if isinstance(random_state, np.random.RandomState):
-        return random_state
-    return np.random.RandomState(_entropy(random_state) % 2**32)
-
-
-def _check_size(rows: int, sizes: tuple[int, ...], networks: int) -> None:
-    """Refuse what would take too long or too much memory, before the work begins."""
-    if rows > MOST_ROWS:
-        raise ValueError(
-            f"X has {rows:,} rows, and the last iterations use all of them, so at most {MOST_ROWS:,} are taken: fit a "
-            "random part of the rows, or train a network by minibatches and give it to lapwing.fit"
-        )
-    weights = sum((inputs + 1) * outputs for inputs, outputs in pairwise(sizes))
-    smaller = min(rows, weights)
-    needed = 8.0 * MATRICES * networks * smaller**2
-    available = available_bytes()
-    if needed > available:
-        raise ValueError(
-            f"{networks} networks of {weights:,} weights on {rows:,} rows need about {needed / 1e9:.1f} GB, and "
-            f"{available / 1e9:.1f} GB are free: use fewer hidden_units, members or columns"
-        )

@@ -1,7 +1,9 @@
 """Loaders on small files of the same forms; a test on the real ones where they are there."""
 
+import bz2
 import gzip
 import io
+import lzma
 import os
 import struct
 
@@ -12,7 +14,8 @@ import torch
 from PIL import Image
 
 from lapwing.bench import data
-from lapwing.bench.data import Task
+from lapwing.bench.data import Task, class_table, tables
+from lapwing.bench.data.rdata import read_rda
 
 
 @pytest.fixture
@@ -360,3 +363,97 @@ def test_the_real_files(name):
     assert (len(task.train[0]), len(task.test[0])) == sizes
     assert torch.bincount(task.test[1]).sum() == 10_000
     assert float(task.train[0].mean()) == pytest.approx(mean, abs=5e-5)  # the published means of the training pixels
+
+
+# tables of R packages
+
+
+def number(value):
+    return value.to_bytes(4, "big", signed=True)
+
+
+def text(value):
+    return number(9) + number(-1) if value is None else number(9) + number(len(value)) + value.encode()
+
+
+def strings(values, flags=0):
+    return number(16 | flags) + number(len(values)) + b"".join(text(value) for value in values)
+
+
+def pairs(named, symbols):
+    """Attributes; a name that was met before is a reference to it."""
+    found = b""
+    for name, value in named.items():
+        found += number(2 | 1024)
+        if name in symbols:
+            found += number(255 | ((symbols.index(name) + 1) << 8))
+        else:
+            symbols.append(name)
+            found += number(1) + text(name)
+        found += value
+    return found + number(254)
+
+
+def r_frame():
+    """What R writes of data.frame(size = c(1.5, NA, -2), count = c(3L, NA, 5L), kind = factor(c("b", NA, "a")), rows 1:3)."""
+    symbols = ["frame"]
+    size = number(14) + number(3) + struct.pack(">3d", 1.5, float("nan"), -2.0)
+    run = number(238) + number(2) + number(1) + text("compact_intseq") + number(254)
+    symbols.append("compact_intseq")
+    run += number(14) + number(3) + struct.pack(">3d", 3, 7, 1) + number(254)
+    levels = pairs({"levels": strings(["a", "b"]), "class": strings(["factor"])}, symbols)
+    kind = number(13 | 512 | 256) + number(3) + number(2) + number(-(2**31)) + number(1) + levels
+    told = pairs({"names": strings(["size", "row", "kind"]), "class": strings(["data.frame"])}, symbols)
+    frame = number(19 | 512 | 256) + number(3) + size + run + kind + told
+    return (
+        b"RDX3\nX\n"
+        + number(3)
+        + number(0)
+        + number(0)
+        + number(5)
+        + b"UTF-8"
+        + number(2 | 1024)
+        + number(1)
+        + text("frame")
+        + frame
+        + number(254)
+    )
+
+
+@pytest.mark.parametrize(
+    "packed", [bytes, gzip.compress, bz2.compress, lzma.compress], ids=["plain", "gzip", "bzip2", "xz"]
+)
+def test_data_frames_of_r_are_read(packed):
+    found = read_rda(packed(r_frame()))["frame"]
+    np.testing.assert_array_equal(found["size"], [1.5, np.nan, -2.0])
+    assert found["row"].tolist() == [7, 8, 9]
+    assert found["kind"].tolist() == ["b", None, "a"]
+
+
+def test_what_is_no_data_frame_of_r_is_refused():
+    with pytest.raises(ValueError, match="not an .rda file"):
+        read_rda(b"something else")
+    with pytest.raises(ValueError, match="ends too early"):
+        read_rda(r_frame()[:-40])
+    code = r_frame().replace(number(14) + number(3), number(3) + number(3), 1)
+    with pytest.raises(ValueError, match="type 3, which no table holds"):
+        read_rda(code)
+
+
+def test_tables_with_classes_say_what_brings_them(tmp_path, monkeypatch):
+    monkeypatch.setenv("LAPWING_DATA", str(tmp_path))
+    with pytest.raises(FileNotFoundError, match="fetch kernlab` brings it"):
+        class_table("spam")
+    with pytest.raises(ValueError, match="no table with class labels is called 'soup'; there are wine"):
+        class_table("soup")
+
+
+def test_tables_with_classes_are_numbers_and_class_numbers(tmp_path, monkeypatch):
+    monkeypatch.setenv("LAPWING_DATA", str(tmp_path))
+    monkeypatch.setitem(tables.CLASS_TABLES, "toy", ("package", "frame", "kind"))
+    (tmp_path / "package").mkdir()
+    whole = r_frame().replace(number(-(2**31)), number(2))
+    (tmp_path / "package" / "frame.rda.gz").write_bytes(gzip.compress(whole))
+    x, y = class_table("toy")
+    np.testing.assert_array_equal(x, [[1.5, 7], [np.nan, 8], [-2.0, 9]])
+    assert y.tolist() == [1, 1, 0]

@@ -31,7 +31,7 @@ MODELS = {
     "model.py:nothing": "has no 'nothing'",
     "no_such_module:make": "there is no module 'no_such_module'",
     "model.py": "expected package.module:name",
-    "train.csv": "for a table without a network there are lapwing.linear.BayesianRidge",
+    "train.csv": "for a table without a network there is `lapwing fit table.csv --target NAME`",
     "model.py:wrong": "returned a int",
     "model.py:number": "is a int",
     "model.py:breaks": "RuntimeError: no such luck",
@@ -143,9 +143,9 @@ def test_data_that_cannot_be_read(lapwing, stranger, tmp_path, name):
 
 
 def test_a_network_without_data_is_told_from_a_table_without_a_network(lapwing, stranger):
-    line = complaint(lapwing("fit", "train.csv"))
-    assert "'train.csv' alone: expected a network and the data" in line
-    assert "lapwing.linear.BayesianRidge" in line
+    line = complaint(lapwing("fit", "model.py:regression"))
+    assert "'model.py:regression' alone: expected a network and the data" in line
+    assert "`lapwing fit table.csv --target NAME`" in line
 
 
 def test_missing_columns_are_named(lapwing, stranger, tmp_path):

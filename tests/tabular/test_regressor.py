@@ -11,7 +11,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
-from lapwing.tabular import BayesianMLPRegressor, mixtures, regressor
+from lapwing.tabular import BayesianMLPRegressor, estimators, mixtures, regressor
 from lapwing.tabular.mixtures import Shape
 from tests.tabular import reference
 
@@ -372,7 +372,7 @@ def test_what_cannot_be_fitted_is_refused(x, y, message):
 
 
 def test_too_little_memory_is_said_before_the_work(monkeypatch):
-    monkeypatch.setattr(regressor, "available_bytes", lambda: 1e3)
+    monkeypatch.setattr(estimators, "available_bytes", lambda: 1e3)
     with pytest.raises(ValueError, match=r"3 networks of 37 weights on 70 rows need about .* GB.*hidden_units"):
         BayesianMLPRegressor(**SMALL).fit(X, Y)
 

@@ -1,12 +1,15 @@
-"""The data sets that scikit-learn bundles, and the UCI regressions with their standard and gap splits."""
+"""The data sets that scikit-learn bundles, the UCI regressions with their standard and gap splits, and R's tables."""
 
 from __future__ import annotations
+
+import gzip
 
 import numpy as np
 import torch
 from sklearn import datasets
 from torch import Tensor
 
+from lapwing.bench.data.rdata import read_rda
 from lapwing.bench.data.storage import find, read_npz
 from lapwing.bench.data.task import Task
 
@@ -15,6 +18,37 @@ UCI_BRINGS = (
     "Put there an npz file with the arrays X (n, features), y (n,), std_test_mask and gap_test_mask (splits, n): the "
     "sets and splits are those of github.com/cambridge-mlg/DUN; `make data` does not bring them."
 )
+
+CLASS_TABLES = {  # name: package, table, column of the labels
+    "letter": ("mlbench", "LetterRecognition", "lettr"),
+    "pima": ("mlbench", "PimaIndiansDiabetes2", "diabetes"),
+    "satellite": ("mlbench", "Satellite", "classes"),
+    "spam": ("kernlab", "spam", "type"),
+    "vehicle": ("mlbench", "Vehicle", "Class"),
+}
+BUNDLED_CLASSES = {
+    "wine": datasets.load_wine, "breast cancer": datasets.load_breast_cancer, "digits": datasets.load_digits
+}  # fmt: skip
+
+
+def class_table(name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers (n, columns), NaN where missing, and class numbers of a table, from scikit-learn or an R package.
+
+    >>> [part.shape for part in class_table("wine")]
+    [(178, 13), (178,)]
+    """
+    if name in BUNDLED_CLASSES:
+        x, y = BUNDLED_CLASSES[name](return_X_y=True)
+        return x, y
+    if name not in CLASS_TABLES:
+        known = ", ".join([*BUNDLED_CLASSES, *CLASS_TABLES])
+        raise ValueError(f"no table with class labels is called {name!r}; there are {known}")
+    package, table, target = CLASS_TABLES[name]
+    brings = f"`python -m lapwing.bench.fetch {package}` brings it."
+    path = find(f"{package}/{table}.rda.gz", what=f"the table {name}", brings=brings)
+    frame = read_rda(gzip.decompress(path.read_bytes()))[table]
+    labels = np.unique(frame.pop(target).astype(str), return_inverse=True)[1]
+    return np.stack([column.astype(float) for column in frame.values()], axis=1), labels
 
 
 def digits(*, seed: int = 0, test_share: float = 0.3) -> Task:

@@ -1,0 +1,76 @@
+"""Trained networks of a table with class labels as one posterior: what they predict, and say of each row without it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from lapwing.tabular.blocks import covariances
+from lapwing.tabular.curvature import Conditioned
+from lapwing.tabular.labels import Labels, Softmax, root_of
+from lapwing.tabular.networks import Layers, linearised
+from lapwing.tabular.variational import Local, Priors, State, looked_at
+
+POINTS = 32  # of the averages in training, or for many classes four for each
+PREDICTED_POINTS = 256
+BLOCK_ROWS = 2048  # predicted at once
+LEAST_KEPT = 1e-6  # of what a row leaves of the variance of its own output
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ClassNetworks:
+    """The posterior of every network."""
+
+    classes: int
+    networks: Layers
+    precision: Tensor  # (members, groups)
+    known: Conditioned
+    bound: Tensor  # (members,), on the log evidence
+    relevance: Tensor  # (members, columns), root mean square slopes of the outputs over the training rows, standardised
+
+    @staticmethod
+    def of(state: State, data: Labels, priors: Priors) -> tuple[ClassNetworks, Tensor]:
+        """At the end of training; and the probabilities (members, n, classes) of training rows, each without itself."""
+        state, here, known = looked_at(state, data, Local.of(state, data), priors)
+        found = ClassNetworks(
+            data.outputs + 1, state.networks, state.precision, known, state.bound, _relevance(here, state, data, priors)
+        )
+        return found, _left_out(here, state.roots, data)
+
+    def predict(self, inputs: Tensor) -> Tensor:  # (members, n, classes)
+        """Probabilities at standardised inputs."""
+        softmax = Softmax.of(self.classes, PREDICTED_POINTS, seed=1)
+        return torch.cat([self._predict(block, softmax) for block in inputs.split(BLOCK_ROWS)], dim=1)
+
+    def _predict(self, inputs: Tensor, softmax: Softmax) -> Tensor:
+        values, jacobian = linearised(self.networks, inputs)
+        return softmax.probabilities(values, root_of(covariances(self.known, jacobian, self.classes - 1)))
+
+
+def _left_out(here: Local, roots: Tensor, data: Labels) -> Tensor:  # (members, n, classes)
+    """From the posterior of each row's outputs without its own curvature and gradient, which are those of a Gaussian.
+
+    With W its weight times curvature and g its weight times gradient, the covariance V becomes (V⁻¹ − W)⁻¹, and the
+    mean falls by that times g.
+    """
+    gradient = here.averages.gradient * data.weights[:, None]
+    own = here.averages.curvature * data.weights[:, None, None]
+    inner = roots.mT @ own @ roots
+    values, vectors = torch.linalg.eigh(inner)
+    kept = (1 - values).clamp_min(LEAST_KEPT)
+    wider = roots @ vectors * kept.rsqrt()[:, :, None, :]
+    mean = here.values - (wider @ (wider.mT @ gradient[..., None]))[..., 0]
+    return Softmax.of(data.outputs + 1, PREDICTED_POINTS, seed=1).probabilities(mean, wider)
+
+
+def _relevance(here: Local, state: State, data: Labels, priors: Priors) -> Tensor:  # (members, columns)
+    """Root mean squares, over weighted rows, of the slopes of all outputs along the inputs of each column."""
+    slopes = here.jacobian.left[0] @ state.networks.of[0][:, :, :-1]
+    each = data.weights.repeat_interleave(data.outputs)
+    squares = (each[None, None, :] @ slopes.square())[:, 0] / data.weights.sum()
+    total = torch.zeros(len(squares), priors.columns, dtype=squares.dtype)
+    return total.index_add(1, priors.groups.of[0][:-1], squares).sqrt()

@@ -1,0 +1,238 @@
+"""Classifiers trained by a bound on the evidence: mean, spread and precisions of each network in turns.
+
+For every network of a batch the posterior of its weights is N(θ, Σ), Σ⁻¹ = A + Σᵢ wᵢ Jᵢᵀ Bᵢ Jᵢ, in the network that is
+linearised at θ itself: outputs have the means f(xᵢ) and the covariances Jᵢ Σ Jᵢᵀ, and curvatures B as well as gradients
+are averages over those, so that data which are fitted with confidence still count. A lower bound on the evidence is
+
+    Σᵢ wᵢ E log p(yᵢ) − ½ (θᵀAθ − γ + log det(I + A⁻¹ Σᵢ wᵢ Jᵢᵀ Bᵢ Jᵢ)),  γ = Σ_g γ_g,
+
+with γ_g the number of weights of group g that the data determine. Steps of θ are those of Levenberg and Marquardt on E
+log p and the penalty with the spread held. Now and then the spread follows, and the precisions go where the bound has
+no slope, γ_g / ‖θ_g‖²; those of the columns are drawn towards what they would be together (`Priors.lent`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import final
+
+import torch
+from torch import Tensor
+
+from lapwing.linalg.progress import Report
+from lapwing.tabular import blocks
+from lapwing.tabular.blocks import covariances
+from lapwing.tabular.curvature import Conditioned, Curvature, Variances
+from lapwing.tabular.labels import Averages, Labels, root_of
+from lapwing.tabular.networks import Jacobian, Layers, linearised, outputs
+from lapwing.tabular.training import DAMPING, LARGEST_PRECISION, SMALLEST_PRECISION, Groups, start
+
+LARGEST_LOGIT_STD = 20.0  # of the prior
+FIRST_STEPS = 5  # before spread and precisions are looked at, then in each of
+LOOK_EVERY = 3  # iterations: it costs more than a step
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Priors:
+    """Which weights share a precision, and which precisions are those of columns: the first."""
+
+    groups: Groups
+    columns: int
+    lent: Tensor  # (b,), a number of weights that all columns together lend to each, so that few rows do not decide it
+
+    def __getitem__(self, chosen: Tensor) -> Priors:
+        return replace(self, lent=self.lent[chosen])
+
+    @staticmethod
+    def of(columns: Tensor, sizes: tuple[int, ...], lent: Tensor) -> Priors:
+        """As those of numbers (`Groups.by_column`), with a prior of the outputs that is wide enough for logits."""
+        groups = Groups.by_column(columns, sizes)
+        least = torch.full_like(groups.least, SMALLEST_PRECISION)
+        least[-2] = sizes[-2] / LARGEST_LOGIT_STD**2
+        return Priors(Groups(groups.of, least), int(columns.max()) + 1, lent)
+
+    def updated(self, determined: Tensor, squares: Tensor) -> Tensor:  # (b, groups) each
+        """The next precisions."""
+        own = slice(None), slice(self.columns)
+        together = determined[own].sum(1, keepdim=True) / squares[own].sum(1, keepdim=True)
+        lent = torch.zeros_like(determined)
+        lent[own] = self.lent[:, None]
+        added = torch.zeros_like(squares)
+        added[own] = self.lent[:, None] / together
+        return ((determined + lent) / (squares + added)).clamp_max(LARGEST_PRECISION).maximum(self.groups.least)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class State:
+    """Networks with their precisions and the spread of their outputs, on the way."""
+
+    networks: Layers
+    precision: Tensor  # (b, groups), α
+    damping: Tensor  # (b,), λ
+    roots: Tensor  # (b, n, k, k), of the covariances of the outputs
+    bound: Tensor  # (b,), when the precisions were last looked at
+
+    def __getitem__(self, chosen: Tensor) -> State:
+        return State(
+            self.networks[chosen], self.precision[chosen], self.damping[chosen], self.roots[chosen], self.bound[chosen]
+        )
+
+    def replaced(self, chosen: Tensor, others: State) -> State:
+        """With the networks at these places taken from others."""
+        return State(
+            self.networks.replaced(chosen, others.networks),
+            self.precision.index_copy(0, chosen, others.precision),
+            self.damping.index_copy(0, chosen, others.damping),
+            self.roots.index_copy(0, chosen, others.roots),
+            self.bound.index_copy(0, chosen, others.bound),
+        )
+
+    def variances(self, priors: Priors) -> Variances:
+        """Of the prior."""
+        return priors.groups.spread(1 / self.precision)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Local:
+    """The linear model of the networks where they are, with outputs that spread."""
+
+    values: Tensor  # (b, n, k), mean outputs
+    jacobian: Jacobian
+    averages: Averages
+    rows: Jacobian  # R with RᵀR = Σ w Jᵀ B J
+    curved: Curvature
+
+    @staticmethod
+    def of(state: State, data: Labels) -> Local:
+        """One pass over the data."""
+        values, jacobian = linearised(state.networks, data.inputs)
+        return _local(values, jacobian, state.roots, data)
+
+    def with_spread(self, roots: Tensor, data: Labels) -> Local:
+        """The same networks with another spread of their outputs."""
+        return _local(self.values, self.jacobian, roots, data)
+
+    def gradient(self, networks: Layers, variances: Variances, data: Labels) -> Layers:
+        """Of the penalty less E log p."""
+        pull = Layers(tuple(w / v[:, None, :] for w, v in zip(networks.of, variances, strict=True)))
+        each = self.averages.gradient * data.weights[:, None]
+        return pull - self.jacobian.transposed(each.flatten(1))
+
+
+def _local(values: Tensor, jacobian: Jacobian, roots: Tensor, data: Labels) -> Local:
+    averages = data.averages(values, roots)
+    rows = blocks.mixed(jacobian, root_of(averages.curvature) * data.weights.sqrt()[:, None, None])
+    return Local(values, jacobian, averages, rows, blocks.curvature(rows, data.outputs))
+
+
+def bound(state: State, data: Labels, known: Conditioned, here: Local, priors: Priors) -> Tensor:  # (b,)
+    """On the evidence of the linearised networks; `here` has the spread that `known` gives."""
+    determined = priors.groups.summed(known.determined()).sum(1)
+    misfit = here.averages.log_density @ data.weights - _penalty(state.networks, known.variances)
+    return misfit + 0.5 * determined - 0.5 * known.log_determinant()
+
+
+def looked_at(state: State, data: Labels, here: Local, priors: Priors) -> tuple[State, Local, Conditioned]:
+    """Spread and bound of the posterior with the curvature of `here`, and the averages over that."""
+    known = here.curved.at(state.variances(priors))
+    roots = root_of(covariances(known, here.jacobian, data.outputs))
+    there = here.with_spread(roots, data)
+    return replace(state, roots=roots, bound=bound(state, data, known, there, priors)), there, known
+
+
+def tuned(state: State, known: Conditioned, priors: Priors) -> State:
+    """With the next precisions."""
+    determined = priors.groups.summed(known.determined()).clamp_min(1e-10)
+    squares = priors.groups.summed(tuple(layer.square().sum(1) for layer in state.networks.of)).clamp_min(1e-30)
+    return replace(state, precision=priors.updated(determined, squares))
+
+
+def stepped(state: State, data: Labels, here: Local, priors: Priors) -> State:
+    """A damped step of every network whose loss falls by it; the damping follows how much of what was promised fell."""
+    variances = state.variances(priors)
+    damped = tuple(v / (1 + state.damping)[:, None] for v in variances)
+    gradient = here.gradient(state.networks, variances, data)
+    step = here.curved.at(damped).solve(gradient)
+    trial = state.networks - step
+    promised = (gradient * step).total() - 0.5 * here.rows.times(step).square().sum(1) - _penalty(step, variances)
+    before = here.averages.log_density @ data.weights - _penalty(state.networks, variances)
+    after = data.log_likelihood(outputs(trial, data.inputs), state.roots) - _penalty(trial, variances)
+    better = (after > before).nonzero()[:, 0]
+    factor = _damping_factor((after - before) / promised.clamp_min(1e-300))
+    damping = (state.damping * factor).clamp(*DAMPING)
+    return replace(state, networks=state.networks.replaced(better, trial[better]), damping=damping)
+
+
+def _damping_factor(kept: Tensor) -> Tensor:  # (b,)
+    """Less damping after a step that did as promised, more after one that did not."""
+    factor = torch.full_like(kept, 4.0)  # the loss rose, or is not a number
+    factor[kept > 0] = 2.0
+    factor[kept > 0.25] = 1.0
+    factor[kept > 0.75] = 0.3
+    return factor
+
+
+def _penalty(networks: Layers, variances: Variances) -> Tensor:  # (b,)
+    """½ Σ α_g ‖θ_g‖²."""
+    parts = [(w.square() / v[:, None, :]).sum((1, 2)) for w, v in zip(networks.of, variances, strict=True)]
+    return 0.5 * torch.stack(parts).sum(0)
+
+
+def begin(networks: Layers, data: Labels, priors: Priors) -> State:
+    """Before the first step: the prior that the weights were drawn from, and outputs without a spread."""
+    b = len(networks.of[0])
+    first = start(networks, priors.groups)
+    none = torch.zeros(b, len(data.inputs), data.outputs, data.outputs, dtype=torch.float64)
+    return State(networks, first.precision.maximum(priors.groups.least), first.damping, none, first.log_evidence)
+
+
+def train(state: State, data: Labels, priors: Priors, *, max_iter: int, tol: float, report: Report) -> TrainedLabels:
+    """Until the bound of a network changes by less than `tol` nats from one look to the next, for each by itself.
+
+    An interrupt from the keyboard ends it early, with the networks as they are after the last whole iteration.
+    """
+    b = len(state.damping)
+    active = torch.arange(b)
+    iterations = torch.zeros(b, dtype=torch.long)
+    interrupted = False
+    try:
+        for number in range(max_iter):
+            look = number >= FIRST_STEPS and (number - FIRST_STEPS) % LOOK_EVERY == 0
+            now = _iteration(state[active], data, priors[active], look=look)
+            left = (now.bound - state.bound[active]).abs()
+            state = state.replaced(active, now)
+            iterations[active] += 1
+            report(f"iteration {number + 1} of at most {max_iter}, bound {float(state.bound.mean()):.5g}")
+            active = active[~(left < tol)] if look else active
+            if not len(active):
+                break
+    except KeyboardInterrupt:
+        interrupted = True
+    finally:
+        report("")
+    converged = torch.ones(b, dtype=torch.bool)
+    converged[active] = False
+    return TrainedLabels(state, iterations, converged, interrupted)
+
+
+def _iteration(state: State, data: Labels, priors: Priors, *, look: bool) -> State:
+    """Spread and precisions, where they are looked at, then a step."""
+    here = Local.of(state, data)
+    if look:
+        state, here, known = looked_at(state, data, here, priors)
+        state = tuned(state, known, priors)
+    return stepped(state, data, here, priors)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class TrainedLabels:
+    """Networks at the end of their training."""
+
+    state: State
+    iterations: Tensor  # (b,), long
+    converged: Tensor  # (b,), bool
+    interrupted: bool
