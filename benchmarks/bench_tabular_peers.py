@@ -25,7 +25,7 @@ CELLS: dict[str, dict[str, Any]] = {
     "yacht, a part": {"data": "yacht", "method": "ngboost", "splits": [0]},
     **{
         f"{data}, {method}, splits {splits[0]} to {splits[-1]}": {"data": data, "method": method, "splits": splits}
-        for method, data, splits in product(METHODS, SMALL, PARTS)
+        for splits, method, data in product(PARTS, METHODS, SMALL)
     },
     **{
         f"{data}, {method}, split {split}": {"data": data, "method": method, "splits": [split]}
