@@ -227,16 +227,17 @@ def _by_weight(variances: Variances, shapes: tuple[tuple[int, int], ...]) -> Ten
     return torch.cat(parts, dim=1)
 
 
-def _cholesky(matrix: Tensor) -> Tensor:  # (b, k, k), stored by columns
-    """L of L Lᵀ in the place of the matrix, of whose upper triangle nothing is read.
+def _cholesky(matrix: Tensor) -> Tensor:  # (b, k, k)
+    """L of L Lᵀ, of whose upper triangle nothing is read; in its place where the matrix is stored by columns.
 
     LAPACK of scipy takes less time here than torch's.
     """
-    for one in matrix:
-        _, failed = dpotrf(one.numpy(), lower=1, clean=1, overwrite_a=1)
+    roots = matrix if matrix.mT.is_contiguous() else matrix.mT.contiguous().mT
+    for root in roots:
+        _, failed = dpotrf(root.numpy(), lower=1, clean=1, overwrite_a=1)
         if failed:
             raise FloatingPointError(f"the leading minor of order {failed} is not positive definite")
-    return matrix
+    return roots
 
 
 def _inverse_diagonal(root: Tensor) -> Tensor:  # (k,)

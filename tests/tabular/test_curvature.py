@@ -3,7 +3,14 @@
 import pytest
 import torch
 
-from lapwing.tabular.curvature import RowCurvature, RowPosterior, WeightCurvature, WeightPosterior, curvature
+from lapwing.tabular.curvature import (
+    RowCurvature,
+    RowPosterior,
+    WeightCurvature,
+    WeightPosterior,
+    _cholesky,
+    curvature,
+)
 from lapwing.tabular.networks import Layers, linearised
 from tests.properties import check_covariance
 from tests.tabular import reference
@@ -91,3 +98,11 @@ def test_draws_have_the_posterior_covariance(case, known, generator):
 def test_some_of_the_networks(case, known):
     chosen = torch.tensor([2, 0])
     torch.testing.assert_close(known[chosen].log_determinant(), known.log_determinant()[chosen])
+
+
+def test_matrices_are_factorised_however_they_are_stored(generator):
+    rows = torch.randn(3, 9, 6, generator=generator, dtype=torch.float64)
+    gram = rows.mT @ rows
+    truth = torch.linalg.cholesky(gram)
+    for stored in (gram.contiguous(), gram.mT.contiguous().mT, gram.expand(2, 3, 6, 6)[1]):
+        torch.testing.assert_close(_cholesky(stored.clone(memory_format=torch.preserve_format)), truth)
