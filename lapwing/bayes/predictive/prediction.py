@@ -156,12 +156,12 @@ class Prediction:
         For Gaussian noise ½ log(1 + epistemic / aleatoric); for class labels the entropy of the mean probabilities over
         draws less their mean entropy. In a mixture `between_information` is part of it.
         """
-        return self.observation.mutual_information
+        return self._known("mutual information", lambda: self.observation.mutual_information)
 
     @property
     def between_information(self) -> Tensor:
         """The part of `mutual_information` that lies between the members of a mixture: which of them is right."""
-        return self.observation.between_information
+        return self._known("mutual information", lambda: self.observation.between_information)
 
     @property
     def samples(self) -> Tensor:  # (draws, *targets)

@@ -183,6 +183,9 @@ def test_counts_have_the_mean_probability_and_its_quantiles():
         assert torch.equal(end, (cumulative < share).sum(0).to(end))
     rates = [(mean + shift + v / 2).exp() for shift, v in zip((0.0, 0.7), variance, strict=True)]
     torch.testing.assert_close(found.expectation, torch.stack(rates).mean(0))
+    for name in ("entropy", "mutual_information"):  # of a mixture of counts
+        with pytest.raises(ValueError, match="is not known under Poisson"):
+            getattr(found, name)
 
 
 def test_yes_and_no_and_changing_noise_mix_too():
