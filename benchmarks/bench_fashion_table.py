@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import harness
@@ -109,9 +110,11 @@ def cnn(channels: int, size: int, *, seed: int) -> nn.Sequential:
 
 def posterior(model: nn.Module, pair: Pair, validation: Pair, seed: int, **options: Any) -> lw.Posterior:
     draws = 32 if len(validation[0]) > 100 else 3
-    return lw.fit(
-        model, pair, lw.Categorical(), validation=validation, draws=draws, seed=seed, progress=False, **options
-    )
+    found = lw.fit(
+        model, pair, lw.Categorical(), validation=validation, draws=draws, seed=seed, progress=False,
+        curvature="network", **options,
+    )  # fmt: skip
+    return replace(found, network_temperature=None)  # itself, whatever held-out data would take in its place
 
 
 def held_out_nll(found: lw.Posterior, validation: Pair) -> float:

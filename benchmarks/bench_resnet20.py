@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import time
+from dataclasses import replace
 from typing import Any
 
 import harness
@@ -46,8 +47,9 @@ def measure(n: int, prior: str, select: str | None, pictures: int | None) -> dic
     posterior = lw.fit(
         model, (train_x[:n], train_y[:n]), lw.Categorical(), prior=PRIORS[prior](), total=TOTAL,
         select=None if select is None else lambda name: name.startswith(select),
-        validation=(x[:HELD_OUT], y[:HELD_OUT]), progress=False,
+        validation=(x[:HELD_OUT], y[:HELD_OUT]), progress=False, curvature="network",
     )  # fmt: skip
+    posterior = replace(posterior, network_temperature=None)  # itself, whatever held-out data would take in its place
     spent["fit_seconds"] = time.perf_counter() - started
     temperature = posterior.diagnostics.temperature_scaling["temperature"]
     started = time.perf_counter()

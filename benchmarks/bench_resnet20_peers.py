@@ -9,6 +9,7 @@ precisions (5 points for KFAC, 21 for the last layer), ours the whole curve. NLL
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import harness
@@ -47,10 +48,11 @@ def measure(n: int, test: int, structure: str, held_out: int = HELD_OUT, who: st
             {"select": lambda name: name.startswith("linear.")},
             {"method": lw.KFAC(evidence_at="weights")},
         )
-        return lw.fit(
+        found = lw.fit(
             model, train, lw.Categorical(), prior=lw.Isotropic(None if validation else PRECISION), validation=validation,
-            progress=False, **(last if structure == "last layer" else kfac),
+            progress=False, curvature="network", **(last if structure == "last layer" else kfac),
         )  # fmt: skip
+        return replace(found, network_temperature=None)
 
     if who == "theirs":
         la, _ = theirs(model, train, held, structure)

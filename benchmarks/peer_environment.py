@@ -9,9 +9,9 @@ PYTHON = Path(__file__).parent / "peers" / ".venv" / "bin" / "python"
 MISSING = "the environment of the peers is missing: make it with `make peers` (a few minutes)"
 
 
-def enter() -> None:
-    """Run this script again with the peers' Python, unless this is it."""
-    if find_spec("curvlinops") is not None:
+def enter(package: str = "curvlinops") -> None:
+    """Run this script again with the peers' Python, unless this one has the package."""
+    if find_spec(package) is not None:
         return
     if not PYTHON.exists():
         sys.exit(MISSING)

@@ -8,6 +8,7 @@ import table_classes as classes
 import table_evidence as evidence
 import table_links as links
 import table_networks as networks
+import table_posteriors as posteriors
 import table_studies
 import table_tabular as tabular
 import table_tomography as tomography
@@ -314,7 +315,7 @@ twice bilinearly at 14 × 14 pixels is blurred, and what is blurred counts as no
 missing: the linear model of pictures is still ahead of both.
 
 {symmetry_data(parts["symmetry_data"])}
-{networks.page(parts)}{evidence.page(parts)}{tomography.page(parts)}{trust.page(parts)}{tabular.page(parts)}\
+{posteriors.page(parts)}{networks.page(parts)}{evidence.page(parts)}{tomography.page(parts)}{trust.page(parts)}{tabular.page(parts)}\
 {classes.page(parts)}"""
 
 

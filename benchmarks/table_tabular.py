@@ -2,51 +2,128 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 Cells = dict[str, dict[str, Any]]
-SCORES = {
-    "nll": "NLL", "crps": "CRPS", "rmse": "RMSE", "coverage_50": "50 %", "coverage_90": "90 %",
-}  # fmt: skip
+SCORES = {"nll": "NLL", "crps": "CRPS", "rmse": "RMSE", "coverage_50": "50 %", "coverage_90": "90 %"}
+OWN = "lapwing"
+VARIANTS = ("lapwing, one", "lapwing, input noise")
+
+
+@dataclass(frozen=True)
+class Column:
+    """What one method had on one set: outcomes by split."""
+
+    method: str
+    rows: int
+    columns: int
+    outcomes: dict[int, dict[str, Any]]
+
+    def mean(self, score: str) -> float:
+        """Over its splits."""
+        return float(np.mean([one["scores"][score] for one in self.outcomes.values()]))
+
+    def against(self, other: Column) -> tuple[float, float] | None:
+        """The mean difference of NLL over common splits, and its standard error; None where there are fewer than two."""
+        shared = sorted(self.outcomes.keys() & other.outcomes.keys())
+        if len(shared) < 2:
+            return None
+        nlls = [[one.outcomes[split]["scores"]["nll"] for split in shared] for one in (self, other)]
+        differences = np.subtract(*nlls)
+        return float(differences.mean()), float(differences.std(ddof=1) / len(shared) ** 0.5)
 
 
 def page(parts: dict[str, Cells]) -> str:
     """Text and tables."""
-    cells = [cell for name, cell in parts["tabular"].items() if not name.endswith("a part")]
-    return f"""
+    cells = [
+        cell
+        for part in ("tabular", "tabular_peers")
+        for name, cell in parts.get(part, {}).items()
+        if not name.endswith("a part")
+    ]
+    standard = _columns(cell for cell in cells if not cell["arguments"].get("gap"))
+    gap = _columns(cell for cell in cells if cell["arguments"].get("gap"))
+    text = f"""
 ## Tables without a network
 
-Regressors that get X and y and nothing else, on UCI sets with the authors' standard splits: means over the splits {_splits(cells)}, in
-the targets' units. `lapwing` is `BayesianMLPRegressor` with five members, its NLL that of the mixture; what it leaves open was chosen on tenths of
-the training rows. The other methods and their settings are in `benchmarks/bench_tabular.py`. Seconds are those of fit and prediction on one
-thread of a machine that others used too. Three splits are few: between
-them the NLL of one method differs by 0.1 to 0.4, so that rows close to each other are level.
+Regressors that get X and y and nothing else, on UCI sets with the authors' standard splits, in the targets' units. `lapwing` is
+`BayesianMLPRegressor` with five members, its NLL that of the mixture; what it leaves open was chosen on tenths of
+the training rows. The other methods and their settings are in `benchmarks/bench_tabular.py` and `benchmarks/bench_tabular_peers.py`. A row is the mean over
+the splits it names; *behind* is how much higher the NLL is than that of `lapwing`, over the splits that both have, with its standard error.
+Methods within two of them are level. Seconds are those of fit and prediction on one
+thread of a machine that others used too. Intervals of `lapwing` hold, on average over the sets, {_coverage(standard, "coverage_50")} at 50 %
+and {_coverage(standard, "coverage_90")} at 90 %.
 
-{"".join(_of_set(data, cells) for data in dict.fromkeys(cell["arguments"]["data"] for cell in cells))}"""
+{_verdicts(standard)}
+{"".join(_of_set(data, own) for data, own in standard.items())}"""
+    if not gap:
+        return text
+    return (
+        text
+        + f"""### Gap splits
+
+One feature sorted, its middle third held out, for each of the first three features.
+
+{"".join(_of_set(data, own) for data, own in gap.items())}"""
+    )
 
 
-def _splits(cells: list[dict[str, Any]]) -> str:
-    splits = cells[0]["arguments"]["splits"]
-    return f"{splits[0]} to {splits[-1]}"
+def _columns(cells: Iterable[dict[str, Any]]) -> dict[str, list[Column]]:
+    """By set; cells of one method are put together."""
+    found: dict[str, dict[str, Column]] = {}
+    for cell in cells:
+        data, method, result = cell["arguments"]["data"], cell["arguments"]["method"], cell["result"]
+        methods = found.setdefault(data, {})
+        before = methods[method].outcomes if method in methods else {}
+        new = {one["split"]: one for one in result["outcomes"]}
+        methods[method] = Column(method, result["rows"], result["columns"], before | new)
+    return {data: list(methods.values()) for data, methods in found.items()}
 
 
-def _of_set(data: str, cells: list[dict[str, Any]]) -> str:
-    own = [cell for cell in cells if cell["arguments"]["data"] == data]
-    size = own[0]["result"]
+def _coverage(sets: dict[str, list[Column]], score: str) -> str:
+    each = [column.mean(score) for columns in sets.values() for column in columns if column.method == OWN]
+    return f"{100 * np.mean(each):.0f} %"
+
+
+def _verdicts(sets: dict[str, list[Column]]) -> str:
+    """For each set, which of the rivals are behind, level or ahead."""
+    lines = ["| set | behind `lapwing` | level | ahead |", "| --- | --- | --- | --- |"]
+    for data, columns in sets.items():
+        own = next((column for column in columns if column.method == OWN), None)
+        if own is None:
+            continue
+        named: dict[str, list[str]] = {"behind": [], "level": [], "ahead": []}
+        for column in columns:
+            found = None if column.method in (OWN, *VARIANTS) else column.against(own)
+            if found is not None:
+                difference, error = found
+                place = "level" if abs(difference) <= 2 * error else "behind" if difference > 0 else "ahead"
+                named[place].append(column.method)
+        lines.append(f"| {data} | " + " | ".join(", ".join(names) or "–" for names in named.values()) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _of_set(data: str, columns: list[Column]) -> str:
+    own = next((column for column in columns if column.method == OWN), None)
     lines = [
-        f"**{data}**, {size['rows']:,} × {size['columns']}",
+        f"**{data}**, {columns[0].rows:,} × {columns[0].columns}",
         "",
-        "| method | " + " | ".join(SCORES.values()) + " | seconds |",
-        "| --- " * (len(SCORES) + 2) + "|",
-        *(_row(cell) for cell in own),
+        "| method | splits | " + " | ".join(SCORES.values()) + " | behind | seconds |",
+        "| --- " * (len(SCORES) + 4) + "|",
+        *(_row(column, own) for column in columns),
     ]
     return "\n".join(lines) + "\n\n"
 
 
-def _row(cell: dict[str, Any]) -> str:
-    outcomes = cell["result"]["outcomes"]
-    values = [f"{np.mean([one['scores'][score] for one in outcomes]):.3g}" for score in SCORES]
-    seconds = np.mean([one["seconds"] for one in outcomes])
-    return f"| {cell['arguments']['method']} | " + " | ".join(values) + f" | {seconds:.2g} |"
+def _row(column: Column, own: Column | None) -> str:
+    values = [f"{column.mean(score):.3g}" for score in SCORES]
+    found = None if own is None or column is own else column.against(own)
+    behind = "–" if found is None else f"{found[0]:.3f} ± {found[1]:.3f}"
+    seconds = np.mean([one["seconds"] for one in column.outcomes.values()])
+    splits = sorted(column.outcomes)
+    named = f"{splits[0]} to {splits[-1]}" if len(splits) > 1 else str(splits[0])
+    return f"| {column.method} | {named} | " + " | ".join(values) + f" | {behind} | {seconds:.2g} |"

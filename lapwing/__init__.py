@@ -36,6 +36,7 @@ _HOME = {
     "Krylov": "bayes.methods",
     "LinearModel": "bayes.linear_model",
     "LowRank": "bayes.methods",
+    "Mixture": "bayes.mixtures",
     "PerGroup": "bayes.priors",
     "Poisson": "bayes.likelihoods",
     "Posterior": "bayes.posterior",

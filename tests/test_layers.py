@@ -89,6 +89,7 @@ ORDER_OF_BAYES = (
     "methods",
     "predictive",
     "posterior",
+    "mixtures",
     "inference",
 )
 FILES = sorted(PACKAGE.rglob("*.py"))

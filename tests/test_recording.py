@@ -159,3 +159,28 @@ def test_flipped_labels_are_found():
     worst = set(np.argsort(found.log_density)[:10].tolist())
     assert len(worst & set(flipped.tolist())) >= 9
     assert (found.predicted[flipped] == truth[:250][flipped]).mean() >= 0.8
+
+
+def test_a_mixture_of_classifiers_is_recorded_beside_its_networks_averaged():
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(50, 3, generator=generator, dtype=torch.float64)
+    labels = (x @ torch.randn(3, 4, generator=generator, dtype=torch.float64)).argmax(1)
+    with torch.random.fork_rng():
+        torch.manual_seed(2)
+        models = [nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 4)).double().eval() for _ in range(2)]
+    posterior = lw.fit(
+        models, (x[:25], labels[:25]), lw.Categorical(), validation=(x[25:40], labels[25:40]), draws=4, progress=False
+    )  # fmt: skip
+    test = recording.evaluation("test", posterior, x[40:], labels[40:])
+    probs = torch.stack([model(x[40:]).detach().softmax(1) for model in models]).mean(0)
+    np.testing.assert_allclose(
+        test.method("networks averaged").probs, probs.numpy(), rtol=1e-6
+    )  # records are in single precision
+    heat = posterior.diagnostics.temperature_scaling["temperature"]
+    cooled = torch.stack([(model(x[40:]) / heat).detach().softmax(1) for model in models]).mean(0)
+    np.testing.assert_allclose(test.method("temperature scaling").probs, cooled.numpy(), rtol=1e-6)
+    found = recording.record("classes", posterior, [test], inputs=x[:25], targets=labels[:25])
+    assert found.network.chosen == 2 * 44
+    assert sum(layer.share for layer in found.layers) == pytest.approx(1)
+    assert found.influence.leverage.shape == (25,)
+    assert "mean of the networks" in report.page([report.scored(found)])

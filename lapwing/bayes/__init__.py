@@ -11,6 +11,7 @@ The data flow, top to bottom; imports point upwards only (a test enforces it):
     methods/                     exact, krylov, iterative, structured: each the choice and the posterior it finds
     predictive/                  what is known of the weights at new inputs: Prediction
     posterior/                   Posterior: predict, at, tune, leave_one_out, update, remove, verify, save
+    mixtures/                    several posteriors that count alike, as one: Mixture
     inference                    infer: all of it, from the linear model to the posterior
 
 `diagnostics` is what is said of all that; `journals` and `sharing` keep long runs and share them out.

@@ -17,13 +17,11 @@ from lapwing.bayes.methods.choosing import check_fits, choose, preflight
 from lapwing.bayes.methods.interface import Method, Run
 from lapwing.bayes.noise import Noise
 from lapwing.bayes.posterior import DataLedger, FeatureMap, Posterior
-from lapwing.bayes.posterior.held_out import no_wider_than_training_allows
+from lapwing.bayes.posterior.held_out import no_wider_than_training_allows, tuned_until_known
 from lapwing.bayes.priors import Alternatives, GPrior, Isotropic, Prior, resolve
 from lapwing.bayes.sharing import Shard, shared
 from lapwing.linalg.memory import within
 from lapwing.linalg.progress import Report, reporter
-
-HELD_OUT_ROUNDS = 4
 
 
 def infer(
@@ -116,10 +114,10 @@ def _inferred(model: LinearModel, prior: Prior, method: Method | None, validatio
     posterior = find(model, prior, method, run)
     if validation is not None and (prior.tuned or model.likelihood.tunes_noise or model.likelihood.constant_curvature):
         run.report("tuning the precision on held-out data")
-        posterior = _on_held_out(posterior, validation)
+        posterior = tuned_until_known(posterior, validation)
     if validation is None and prior.tuned and run.tuning.is_guarded and model.likelihood.has_classes:
         posterior = no_wider_than_training_allows(posterior)
-    if validation is None:
+    if validation is None and run.tuning.by_evidence:
         posterior.gaussian.mean  # noqa: B018, looked for now, so that diagnostics can tell how
     told = replace(posterior.diagnostics, memory=memory, residuals=_residuals(posterior))
     if not model.likelihood.constant_curvature:
@@ -172,15 +170,6 @@ def _curvature(model: LinearModel, prior: Prior, method: Method, run: Run) -> Cu
     if asked == "expected":
         raise ValueError(f"the curvature cannot be averaged over the posterior: {hindrance}")
     return None
-
-
-def _on_held_out(posterior: Posterior, validation: Any) -> Posterior:
-    """Tuned on held-out data, again where the Krylov space had to grow for the precision that was found."""
-    for _ in range(HELD_OUT_ROUNDS):
-        before, posterior = posterior, posterior.tune(validation)
-        if posterior.gaussian.knows_as_much_as(before.gaussian):
-            break
-    return posterior
 
 
 def _residuals(posterior: Posterior) -> tuple[float, ...] | None:

@@ -36,6 +36,7 @@ class LinearisationPoint:
     outputs_moved: Callable[[Any, Tensor], Tensor] | None = None  # its outputs at inputs with weights w̄ + a change (d,)
     read: Callable[[Any], Observed] | None = None  # reads data of any kind
     through_zero: bool = False  # whether the linear model is Jθ alone, not f(x) + J (θ − w̄)
+    stands_for: float = 1.0  # how many data each one counts as, where those given are a part of all
 
     def expanded(self, outputs: Tensor) -> tuple[Tensor, Tensor]:  # outputs' shape, (d,)
         """Where the linear model is expanded: its outputs there, of inputs with these outputs, and the weights."""

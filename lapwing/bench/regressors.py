@@ -8,7 +8,7 @@ best held-out log density; the noise is tuned on the held-out data too, unless t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
 
@@ -16,12 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from lapwing.bayes.likelihoods import Gaussian
-from lapwing.bayes.likelihoods.spread import Spread
 from lapwing.bayes.methods import KFAC, Diagonal
+from lapwing.bayes.mixtures import Mixture
 from lapwing.bayes.posterior import Posterior
-from lapwing.bayes.predictive import Prediction
 from lapwing.bayes.priors import GPrior, Isotropic
-from lapwing.bench import side_by_side
 from lapwing.bench.scores import validation_nll
 from lapwing.facade import fit
 from lapwing.families import dropout, ensemble, mcmc, swag, variational
@@ -29,7 +27,7 @@ from lapwing.families import map as network_alone
 from lapwing.families.networks import Predictive
 from lapwing.families.sampled import Sampled
 from lapwing.network.parameters import last_layer
-from lapwing.training import Diverged
+from lapwing.training import Diverged, adam, members
 
 Pair = tuple[Tensor, Tensor]
 RATES = (0.005, 0.01, 0.05, 0.1)  # of dropout, as in Gal & Ghahramani's experiments
@@ -87,13 +85,46 @@ def problem(networks: Sequence[nn.Sequential], train: Pair, validation: Pair, **
 
 def fitted(given: Problem, steps: int) -> None:
     """Trains all networks side by side: Adam with a falling rate, each with its best epoch on held-out data."""
-    n, alone = len(given.train[0]), [one for members in given.stacks for one in members]
-    decays = [decay / n for decay in DECAYS for _ in range(MEMBERS)] + [DROPOUT_DECAY / n] * len(RATES)
-    side_by_side.train(
-        [*alone, *given.dropped], given.train, given.validation, epochs=given.epochs(steps),
-        batch_size=given.batch_size, learning_rate=given.learning_rate, schedule=falling, decays=decays,
-        rates=[0.0] * len(alone) + list(RATES), seed=given.seed,
+    alone = [one for stack in given.stacks for one in stack]
+    _trained(alone, given, steps, [decay for decay in DECAYS for _ in range(MEMBERS)])
+    dropping = [Dropping(one, rate) for one, rate in zip(given.dropped, RATES, strict=True)]
+    _trained(dropping, given, steps, [DROPOUT_DECAY] * len(RATES))
+
+
+def _trained(networks: Sequence[nn.Module], given: Problem, steps: int, precisions: list[float]) -> None:
+    """Writes into networks of one shape what they learnt."""
+    found = members(
+        lambda seed: networks[seed - given.seed], given.train, Gaussian(), len(networks), epochs=given.epochs(steps),
+        batch_size=given.batch_size, optimiser=adam(given.learning_rate), schedule=falling, seed=given.seed,
+        prior_precision=precisions, validation=given.validation, progress=False,
     )  # fmt: skip
+    for network, one in zip(networks, found, strict=True):
+        network.load_state_dict(one.state_dict())
+        network.eval()
+
+
+@final
+class Dropping(nn.Module):
+    """A network of linear layers and activations, the inputs of whose linear layers are dropped while it is trained.
+
+    The share that is kept is a buffer, so that networks with different rates can be trained side by side.
+    """
+
+    share: Tensor
+
+    def __init__(self, layers: nn.Sequential, rate: float) -> None:
+        super().__init__()
+        self.layers = layers
+        self.register_buffer("share", torch.tensor(1 - rate, dtype=next(layers.parameters()).dtype))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Outputs (n, c) of inputs (n, …)."""
+        values = x.flatten(1)
+        for layer in self.layers:
+            if self.training and isinstance(layer, nn.Linear):
+                values = values * (torch.rand_like(values) < self.share) / self.share
+            values = layer(values)
+        return values
 
 
 def held_out_error(model: nn.Module, validation: Pair) -> float:
@@ -142,29 +173,6 @@ def _held_out(problem: Problem) -> Predictive:
         problem.model, problem.train, Gaussian(), validation=problem.validation, draws=DRAWS, seed=problem.seed,
         progress=False,
     )  # fmt: skip
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Mixture:
-    """Several linearised posteriors that count alike (Eschenhagen et al. 2021)."""
-
-    parts: tuple[Posterior, ...]
-
-    def predict(self, inputs: Tensor) -> Prediction:
-        """The moments of the mixture, and the draws of all."""
-        found = [part.predict(inputs) for part in self.parts]
-        means = torch.stack([one.mean for one in found])
-        spread = torch.stack([one.epistemic_variance for one in found]).mean(0) + means.var(0, correction=0)
-        noise = torch.stack([one.aleatoric_variance for one in found]).mean(0)
-        drawn = torch.cat([one.draws for one in found if one.draws is not None])
-        mean, seen = means.mean(0), found[0].observation
-        likelihood = seen.likelihood.with_noise_at(noise.sqrt(), mean.shape)
-        return replace(
-            found[0], mean=mean, epistemic_variance=spread, draws=drawn, standard_error=None, bounds=None,
-            observation=replace(seen, likelihood=likelihood, spread=Spread(spread, None), outputs=mean),
-            prior_variance="a mixture has no one prior",
-        )  # fmt: skip
 
 
 def _structured(method: Any) -> Callable[[Problem], Predictive]:

@@ -101,7 +101,13 @@ def fit(
             show_default=False,
         ),
     ] = None,
-    weights: Annotated[str | None, typer.Option(help="State dict: .safetensors, or .pt by torch.save.")] = None,
+    weights: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="State dict: .safetensors, or .pt by torch.save. Several times: as many networks, as one mixture.",
+            show_default=False,
+        ),
+    ] = None,
     validation: Annotated[str | None, typer.Option(help="Held-out data that tune the precision; recommended.")] = None,
     test: Annotated[str | None, typer.Option(help="Data to check the error bars on.")] = None,
     ood: Annotated[str | None, typer.Option(help="Data foreign to the task, to see whether it notices.")] = None,
@@ -159,8 +165,8 @@ def fit(
         data = data or model
         columns = tuple(part.strip() for part in inputs.split(",")) if inputs else None
         request = Request(
-            model, data, weights, target, columns, validation, test, ood, hold_out, likelihood, noise_std, draws, total,
-            seed, Job.here().device(device), name or Path(data.rpartition(":")[2]).stem,
+            model, data, tuple(weights or ()), target, columns, validation, test, ood, hold_out, likelihood, noise_std,
+            draws, total, seed, Job.here().device(device), name or Path(data.rpartition(":")[2]).stem,
             shlex.join(["lapwing", *sys.argv[1:]]), memory, method, prior, select,
         )  # fmt: skip
         folder = out or Path("runs") / (request.name or "run")

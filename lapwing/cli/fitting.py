@@ -18,6 +18,7 @@ from lapwing.cli.targets import Guess, guess, numbers
 if TYPE_CHECKING:
     from torch import nn
 
+    from lapwing.bayes.mixtures import Mixture
     from lapwing.bayes.posterior import Posterior
 
 
@@ -28,7 +29,7 @@ class Request:
 
     model: str
     data: str
-    weights: str | None = None
+    weights: tuple[str, ...] = ()
     target: str | None = None
     inputs: tuple[str, ...] | None = None
     validation: str | None = None
@@ -73,15 +74,15 @@ class Clock:
 class Fitted:
     """A posterior with what is needed to predict and to judge it."""
 
-    posterior: Posterior
-    model: nn.Module
+    posterior: Posterior | Mixture
+    models: tuple[nn.Module, ...]  # one for each file of weights
     guess: Guess
     train: reading.Loaded
     sets: dict[str, reading.Loaded]  # "validation", "test", "ood"
 
     def tensors(self, loaded: reading.Loaded) -> tuple[Any, Any]:
         """Inputs and targets in the network's own precision and place."""
-        return tensors(self.model, loaded, self.guess)
+        return tensors(self.models[0], loaded, self.guess)
 
 
 def fit(request: Request, clock: Clock) -> Fitted:
@@ -89,7 +90,9 @@ def fit(request: Request, clock: Clock) -> Fitted:
     import lapwing as lw
 
     with clock.phase("reading"):
-        model = models.network(request.model, request.weights, request.device)
+        files = request.weights or (None,)
+        networks = tuple(models.network(request.model, weights, request.device) for weights in files)
+        model = networks[0]
         train, sets = _read(request)
         found = guess(train, outputs_of(model, train), request.likelihood)
         training = tensors(model, train, found)
@@ -105,11 +108,11 @@ def fit(request: Request, clock: Clock) -> Fitted:
             likelihood = lw.Gaussian(request.noise_std)
     with clock.phase("fitting"):
         posterior = lw.fit(
-            model, training, likelihood, prior=prior, method=method, select=select, validation=held_out,
-            draws=request.draws, seed=request.seed, total=request.total, max_memory=request.memory,
+            model if len(networks) == 1 else networks, training, likelihood, prior=prior, method=method, select=select,
+            validation=held_out, draws=request.draws, seed=request.seed, total=request.total, max_memory=request.memory,
             progress=lambda phase: clock.tell(f"fitting: {phase}" if phase else "fitting", None),
         )  # fmt: skip
-    return Fitted(posterior, model, found, train, sets)
+    return Fitted(posterior, networks, found, train, sets)
 
 
 def check_sources(request: Request) -> None:
@@ -118,8 +121,8 @@ def check_sources(request: Request) -> None:
     for source in (request.data, request.validation, request.test, request.ood):
         if source is not None:
             reading.check_there(source)
-    if request.weights is not None:
-        models.existing(Path(request.weights), "file of weights")
+    for weights in request.weights:
+        models.existing(Path(weights), "file of weights")
 
 
 def _choices(request: Request, model: nn.Module, inputs: Any) -> tuple[Any, Any, Any]:

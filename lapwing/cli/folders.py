@@ -63,6 +63,13 @@ def load(folder: Path) -> tuple[Settings, bool]:
     return _typed(path, body), ours
 
 
+def weights(folder: Path, networks: int) -> list[Path]:
+    """Where the weights of a run's networks are."""
+    if networks == 1:
+        return [folder / "weights.safetensors"]
+    return [folder / f"weights-{number}.safetensors" for number in range(networks)]
+
+
 def put_aside(folder: Path) -> Path | None:
     """Move the run that a folder holds, with its predictions and page, into one inside it; None where it holds none."""
     if not (folder / "run.json").is_file():

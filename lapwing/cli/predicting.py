@@ -26,9 +26,8 @@ def columns(found: Predicted, classes: Sequence[str]) -> dict[str, Any]:
         return table | {f"prob_{name}": found.probs[:, label] for label, name in enumerate(classes)}
     if found.mean is None or found.std is None or found.epistemic_std is None:
         raise ValueError("a prediction without mean and standard deviation")
-    half, table = 1.6448536269514722 * found.std, {}
-    parts = {"mean": found.mean, "std": found.std, "epistemic_std": found.epistemic_std}
-    parts |= {"lower_90": found.mean - half, "upper_90": found.mean + half}
+    names, table = ("mean", "std", "epistemic_std", "lower_90", "upper_90"), {}
+    parts = {name: getattr(found, name) for name in names}
     for output in range(found.mean.shape[1]):
         suffix = f"_{output}" if found.mean.shape[1] > 1 else ""
         table |= {f"{name}{suffix}": values[:, output] for name, values in parts.items()}

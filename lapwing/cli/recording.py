@@ -50,10 +50,10 @@ def _data(fitted: Fitted) -> records.Data:
 
 
 def _network(fitted: Fitted, request: Request) -> records.Network:
-    state = fitted.model.state_dict()
-    mark = records.fingerprint(*(value.detach().cpu().numpy() for value in state.values()))
-    total = sum(weight.numel() for weight in fitted.model.parameters())
-    return records.Network(request.model, total, fitted.posterior.map.weights, mark)
+    states = [model.state_dict() for model in fitted.models]
+    mark = records.fingerprint(*(value.detach().cpu().numpy() for state in states for value in state.values()))
+    total = sum(weight.numel() for model in fitted.models for weight in model.parameters())
+    return records.Network(request.model, total, recording.weights(fitted.posterior), mark)
 
 
 def _choices(fitted: Fitted, request: Request) -> tuple[records.Choice, ...]:
@@ -67,7 +67,9 @@ def _choices(fitted: Fitted, request: Request) -> tuple[records.Choice, ...]:
         records.Choice("precision", f"by {how}", why),
         records.Choice("method", d.method, d.why),
     ]
-    if request.weights is None:
+    if len(request.weights) > 1:
+        choices.append(records.Choice("networks", f"{len(request.weights)}, as one mixture", "as many --weights"))
+    if not request.weights:
         choices.append(records.Choice("weights", f"as {request.model} made them", "no --weights were given"))
     if request.select is not None:
         choices.append(records.Choice("part of the weights", request.select, "as asked"))
@@ -100,8 +102,9 @@ def save(fitted: Fitted, record: records.Record, request: Request, folder: Path)
     """Write everything a later command needs; the record last, so that a folder with one is whole."""
     from safetensors.torch import save as serialise
 
-    state = {name: value.detach().cpu().clone().contiguous() for name, value in fitted.model.state_dict().items()}
-    records.write_atomically(folder / "weights.safetensors", serialise(state))
+    for path, model in zip(folders.weights(folder, len(fitted.models)), fitted.models, strict=True):
+        state = {name: value.detach().cpu().clone().contiguous() for name, value in model.state_dict().items()}
+        records.write_atomically(path, serialise(state))
     fitted.posterior.save(folder / "posterior.safetensors")
     place, _, name = request.model.rpartition(":")
     spec = f"{Path(place).resolve()}:{name}" if place.endswith(".py") else request.model

@@ -17,6 +17,7 @@ from lapwing.cli.targets import Guess, numbers
 if TYPE_CHECKING:
     from torch import nn
 
+    from lapwing.bayes.mixtures import Mixture
     from lapwing.bayes.posterior import Posterior
 
 
@@ -27,12 +28,14 @@ class Run:
 
     folder: Path
     settings: folders.Settings
-    model: nn.Module
-    posterior: Posterior
+    model: nn.Module  # the first, where there are several
+    posterior: Posterior | Mixture
 
     @staticmethod
     def load(folder: Path, model: str | None, device: str) -> Run:
         """Read a run; code is run only where this account made the run, or the user names it."""
+        from lapwing.bayes.mixtures.files import size
+        from lapwing.bayes.posterior.files import read
         from lapwing.network.files import load
 
         settings, ours = folders.load(folder)
@@ -41,8 +44,11 @@ class Run:
                 f"{folder} was not made by this account, so its network's code is not run unasked: "
                 f"if you trust it, add --model {settings.model}"
             )
-        network = models.network(model or settings.model, str(folder / "weights.safetensors"), device)
-        return Run(folder, settings, network, load(folder / "posterior.safetensors", network))
+        saved = folder / "posterior.safetensors"
+        files = folders.weights(folder, size(read(saved)) or 1)
+        networks = [models.network(model or settings.model, str(weights), device) for weights in files]
+        found = load(saved, networks if len(networks) > 1 else networks[0])
+        return Run(folder, settings, networks[0], found)
 
     def read(self, source: str, needs_target: bool) -> reading.Loaded:
         """Data in the form of the training data."""

@@ -18,6 +18,7 @@ from lapwing.families.networks import Networks, evaluated, stacked, values, with
 from lapwing.linalg.progress import Report, reporter
 from lapwing.network.parameters import check_model
 from lapwing.training import Diverged, adam, train
+from lapwing.training import members as train_members
 
 
 def fit(
@@ -25,10 +26,10 @@ def fit(
     batch_size: int = 128, learning_rate: float = 1e-3, prior_precision: float = 0.0, validation: Any = None,
     seed: int = 0, processes: int = 1, folder: str | Path | None = None, progress: bool | Report | None = None,
 ) -> Networks:  # fmt: skip
-    """Networks `make(seed)`, `make(seed + 1)`, … trained one by one as by `train`, each with its own order of the data.
+    """Networks `make(seed)`, `make(seed + 1)`, … trained by `lapwing.training.members`, with orders of their own.
 
-    With a `folder`, every member has a checkpoint in it, so that a later call goes on where this one was stopped. With
-    several `processes` members are trained at the same time, each on its share of the cores: a script then needs
+    With a `folder` training is kept in it, so that a later call goes on where this one was stopped. With several
+    `processes` members are trained one by one, at the same time, each on its share of the cores: a script then needs
     `if __name__ == "__main__":`. The noise of a Gaussian, where it is not given, is that of the mixture on `validation`
     or the training data.
 
@@ -41,6 +42,12 @@ def fit(
     if members < 1 or processes < 1:
         raise ValueError(f"members is {members} and processes {processes}: expected at least one of each")
     folder = None if folder is None else Path(folder)
+    if processes == 1:
+        trained = _here(
+            make, data, likelihood, members, epochs=epochs, batch_size=batch_size, optimiser=adam(learning_rate),
+            prior_precision=prior_precision, validation=validation, seed=seed, checkpoint=folder, progress=progress,
+        )  # fmt: skip
+        return of(trained, data, likelihood, validation=validation, seed=seed)
     jobs = [
         Member(
             make(number), data, likelihood, epochs, batch_size, learning_rate, prior_precision, validation, number,
@@ -48,7 +55,7 @@ def fit(
         )
         for number in range(seed, seed + members)
     ]  # fmt: skip
-    trained = _here(jobs, reporter(progress)) if processes == 1 else _apart(jobs, processes, reporter(progress))
+    trained = _apart(jobs, processes, reporter(progress))
     return of(trained, data, likelihood, validation=validation, seed=seed)
 
 
@@ -70,7 +77,7 @@ def of(
 @final
 @dataclass(frozen=True, eq=False)
 class Member:
-    """One network to be trained, in this process or another."""
+    """One network to be trained in another process."""
 
     model: nn.Module
     data: Any
@@ -84,23 +91,23 @@ class Member:
     checkpoint: Path | None
     threads: int
 
-    def train(self, progress: bool | Report | None = False) -> nn.Module:
+    def train(self) -> nn.Module:
         """The trained network; where training diverges the error names the member."""
         try:
             return train(
                 self.model, self.data, self.likelihood, epochs=self.epochs, batch_size=self.batch_size,
                 optimiser=adam(self.learning_rate), prior_precision=self.prior_precision, validation=self.validation,
-                seed=self.seed, checkpoint=self.checkpoint, progress=progress,
+                seed=self.seed, checkpoint=self.checkpoint, progress=False,
             )  # fmt: skip
         except Diverged as error:
             raise ValueError(f"the member with seed {self.seed} diverged: {error}") from error
 
 
-def _here(jobs: list[Member], report: Report) -> list[nn.Module]:
-    def told(number: int) -> Report:
-        return lambda phase: report(f"member {number} of {len(jobs)}, {phase}" if phase else "")
-
-    return [job.train(told(number)) for number, job in enumerate(jobs, 1)]
+def _here(*asked: Any, **options: Any) -> list[nn.Module]:
+    try:
+        return train_members(*asked, **options)
+    except Diverged as error:
+        raise ValueError(str(error)) from error
 
 
 def _apart(jobs: list[Member], processes: int, report: Report) -> list[nn.Module]:

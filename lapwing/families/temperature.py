@@ -10,7 +10,7 @@ import scipy.optimize
 import torch
 from torch import Tensor
 
-from lapwing.bayes.predictive import Prediction
+from lapwing.bayes.predictive import Observation, Prediction
 from lapwing.families.networks import BATCH, Predictive
 from lapwing.network.shuffling import Source
 
@@ -51,7 +51,8 @@ def fit(base: Predictive, validation: Any) -> Scaled:
     4.0
     """
     pairs = [(base.predict(inputs), targets) for inputs, targets in Source.of(validation).in_order(BATCH)]
-    if pairs[0][0].likelihood.constant_curvature:  # the best is known in closed form
+    first = pairs[0][0]
+    if first.likelihood.constant_curvature and isinstance(first.observation, Observation):  # the best in closed form
         squares = torch.cat([_squares(found, targets) for found, targets in pairs])
         return Scaled(base, float(squares.mean()))
 
@@ -69,9 +70,8 @@ def scaled(found: Prediction, temperature: float) -> Prediction:
         raise ValueError(f"temperature is {temperature}, expected a positive number")
     classes, seen = found.likelihood.has_classes, found.observation
     shrunk, root = (1 / temperature, 1 / temperature) if classes else (1.0, temperature**0.5)
-    mean, outputs, factor = shrunk * found.mean, shrunk * seen.outputs, 1 / temperature**2 if classes else temperature
-    blurred = seen.likelihood if classes else seen.likelihood.with_variance_times(temperature)
-    observation = replace(seen, likelihood=blurred, spread=seen.spread.scaled(root), outputs=outputs)
+    mean, factor = shrunk * found.mean, 1 / temperature**2 if classes else temperature
+    observation = seen.blurred(temperature)
     centre = 0 if found.draws is None else found.likelihood.to_output_layout(seen.outputs, found.draws[0])
     drawn = None if found.draws is None else shrunk * centre + root * (found.draws - centre)
 

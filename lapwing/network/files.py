@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
 
 from lapwing.bayes.likelihoods import Categorical, Gaussian
 from lapwing.bayes.linear_model import LinearisationPoint, LinearModel
+from lapwing.bayes.mixtures import Mixture
+from lapwing.bayes.mixtures.files import restore as restore_mixture
+from lapwing.bayes.mixtures.files import size
 from lapwing.bayes.posterior import Posterior
 from lapwing.bayes.posterior.files import Stored, read, restore
 from lapwing.linalg.operators import as_operator
@@ -22,11 +25,20 @@ from lapwing.network.linearisation import linearise
 from lapwing.network.parameters import Select, check_model, fingerprint
 
 
-def load(path: Path | str, model: nn.Module | None = None) -> Posterior:
+@overload
+def load(path: Path | str, model: nn.Module | None = None) -> Posterior: ...
+
+
+@overload
+def load(path: Path | str, model: Sequence[nn.Module | None]) -> Mixture: ...
+
+
+def load(path: Path | str, model: nn.Module | Sequence[nn.Module | None] | None = None) -> Posterior | Mixture:
     """The posterior that `posterior.save(path)` wrote; `model` is the network that it was fitted for.
 
     The network must be the same, weights and buffers to the bit. Predictions, draws and the curve are those of the
-    posterior that was saved, and `at` and `tune` work where it was exact; the training data are not in the file.
+    posterior that was saved, and `at` and `tune` work where it was exact; the training data are not in the file. Of a
+    mixture, `model` is the list of its networks, in the order in which they were fitted.
 
     >>> import tempfile, torch
     >>> from lapwing import Gaussian, fit
@@ -39,7 +51,26 @@ def load(path: Path | str, model: nn.Module | None = None) -> Posterior:
     True
     """
     stored = read(path)
-    network = stored.plain.get("network")
+    count = size(stored)
+    if count is None:
+        return _one(stored, _single(stored, model))
+    models = [None] * count if model is None else model
+    if isinstance(models, nn.Module) or len(models) != count:
+        given = "one network" if isinstance(models, nn.Module) else f"{len(models)} networks"
+        raise ValueError(f"{path}: a mixture of {count}, and {given} given: pass the list of its networks, in order")
+    return restore_mixture(stored, lambda number, own: _one(own, models[number], f", network {number} of the list"))
+
+
+def _single(stored: Stored, model: nn.Module | Sequence[nn.Module | None] | None) -> nn.Module | None:
+    """The one network that a file of one posterior takes."""
+    if model is None or isinstance(model, nn.Module):
+        return model
+    raise ValueError(f"{stored.path}: saved from one posterior, and a list of {len(model)} given: pass its network")
+
+
+def _one(stored: Stored, model: nn.Module | None, which: str = "") -> Posterior:
+    """The posterior of a file, or of a part of one, over its network."""
+    path, network = f"{stored.path}{which}", stored.plain.get("network")
     if network is None:
         if model is not None:
             raise ValueError(f"{path}: saved from a linear model, so there is no network to give")

@@ -80,6 +80,7 @@ def linearise(
                 [network.moved(change).outputs(batch) for batch in _inputs(network, inputs)]
             ),
             lambda data: _observed(network, as_batches(data), likelihood)[1],
+            stands_for=1.0 if total is None else total / n,
         ),
     )  # fmt: skip
 

@@ -49,6 +49,14 @@ class Source:
         """Every datum once, in a random order."""
         return self.fetch(list(torch.randperm(self.size, generator=generator).split(batch_size)))
 
+    def side_by_side(self, batch_size: int, generators: list[Generator]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Every datum once for each generator, in a random order of its own: batches with an axis of these in front."""
+        orders = [torch.randperm(self.size, generator=one).split(batch_size) for one in generators]
+        parts = self.fetch([rows for step in zip(*orders, strict=True) for rows in step])
+        for _ in orders[0]:
+            inputs, targets = zip(*(next(parts) for _ in generators), strict=True)
+            yield torch.stack(inputs), torch.stack(targets)
+
     def in_order(self, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Every datum once, in its own order."""
         return self.fetch(list(torch.arange(self.size).split(batch_size)))

@@ -19,6 +19,7 @@ SIGNS = {"good": "✓", "fair": "!", "poor": "✕", "none": "?"}
 SHARES = frozenset({"accuracy", "confidence", "coverage of 90 %"})
 METHODS = {
     "lapwing": "the network with a posterior over its weights",
+    "networks averaged": "the mean of the networks' own predictions, their weights taken for certain",
     "MAP": "the network alone, its weights taken for certain (maximum a posteriori)",
     "temperature scaling": "the network alone, its logits divided by one number that held-out data chose",
 }

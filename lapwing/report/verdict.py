@@ -17,6 +17,8 @@ EQUAL = 5e-5  # differences of NLL that nobody would notice
 SMALL, LARGE = 0.02, 0.05  # gaps between confidence and accuracy, in shares
 SLIGHT, SERIOUS = 0.05, 0.15  # relative errors of the width of error bars
 
+ALONE = {"MAP": "The network alone", "networks averaged": "The mean of the networks"}  # without any posterior
+
 
 @final
 @dataclass(frozen=True)
@@ -132,16 +134,16 @@ def _classification(record: Record, evaluation: Evaluation) -> Verdict:
 
 def _before(evaluation: Evaluation, ours: Predictions, off: Measured) -> list[str]:
     """What the network alone was like, where that explains the result."""
-    plain = next((one for one in evaluation.predictions if one.method == "MAP" and one is not ours), None)
+    plain = next((one for one in evaluation.predictions if one.method in ALONE and one is not ours), None)
     if plain is None or plain.probs is None or evaluation.targets is None:
         return []
     before = gap(plain.probs, evaluation.targets)
     if before.value < -2 * before.standard_error:
-        says = f"The network alone is too cautious already, by {_points(before.value)}: "
+        says = f"{ALONE[plain.method]} is too cautious already, by {_points(before.value)}: "
         return [f"{says}error bars can only lower its confidence, a temperature below one would raise it."]
     if before.value > 2 * before.standard_error and abs(off.value) < before.value:
         return [
-            f"The network alone is overconfident by {_points(before.value)}; error bars leave {_points(off.value)}."
+            f"{ALONE[plain.method]} is overconfident by {_points(before.value)}; error bars leave {_points(off.value)}."
         ]
     return []
 

@@ -12,12 +12,13 @@ from typing import Protocol, final
 
 import torch
 from scipy.linalg.blas import dsyrk
+from scipy.linalg.lapack import dpotrf, dtrtri
 from torch import Tensor
 
 from lapwing.tabular.networks import Jacobian, Layers
 
 BLOCK_ELEMENTS = 2**23  # of dense rows at once
-ROWS_PER_WEIGHT = 1.0  # up to here a matrix of the rows is the cheaper one
+ROWS_PER_WEIGHT = 0.7  # up to here a matrix of the rows is the cheaper one
 
 Variances = tuple[Tensor, ...]  # a layer each: (b, inputs + 1), of all weights that leave an input
 
@@ -55,6 +56,9 @@ class Conditioned(Protocol):
 class Curvature(Protocol):
     """What the data say about the weights, before a prior."""
 
+    def __getitem__(self, chosen: Tensor) -> Curvature:
+        """Of some of the networks."""
+
     def at(self, variances: Variances) -> Conditioned:
         """With a prior."""
 
@@ -74,11 +78,14 @@ class RowCurvature:
 
     rows: Jacobian
 
+    def __getitem__(self, chosen: Tensor) -> RowCurvature:
+        return RowCurvature(self.rows.of(chosen))
+
     def at(self, variances: Variances) -> RowPosterior:
         """One matrix of the rows."""
         kernel = self.rows.kernel(self.rows, variances)
         kernel.diagonal(dim1=1, dim2=2).add_(1)
-        return RowPosterior(self.rows, variances, _cholesky(kernel))
+        return RowPosterior(self.rows, variances, _cholesky(kernel.mT))  # itself, but stored by columns
 
 
 @final
@@ -146,12 +153,14 @@ class WeightCurvature:
         shapes = rows.shapes
         b, p = len(rows.left[0]), sum(high * wide for high, wide in shapes)
         size = max(1, BLOCK_ELEMENTS // (b * p))
-        gram = torch.zeros(b, p, p, dtype=rows.left[0].dtype)
+        gram = torch.zeros(b, p, p, dtype=rows.left[0].dtype).mT  # stored by columns, as BLAS does
         for start in range(0, rows.rows, size):
             for total, block in zip(gram, rows[start : start + size].dense(), strict=True):
-                # by columns, as BLAS counts, these are their own transposes, so that the lower triangle is filled
-                dsyrk(1.0, block.mT.numpy(), beta=1.0, c=total.mT.numpy(), overwrite_c=True)
+                dsyrk(1.0, block.mT.numpy(), beta=1.0, c=total.numpy(), lower=1, overwrite_c=1)
         return WeightCurvature(gram, shapes)
+
+    def __getitem__(self, chosen: Tensor) -> WeightCurvature:
+        return WeightCurvature(self.gram.mT[chosen].mT, self.shapes)
 
     def at(self, variances: Variances) -> WeightPosterior:
         """One matrix of the weights."""
@@ -181,7 +190,7 @@ class WeightPosterior:
 
     def determined(self) -> Variances:
         """1 − diag (L Lᵀ)⁻¹, summed over each column."""
-        known = 1 - torch.cholesky_inverse(self.root).diagonal(dim1=1, dim2=2)
+        known = 1 - torch.stack([_inverse_diagonal(one) for one in self.root])
         parts = known.split([high * wide for high, wide in self.shapes], dim=1)
         return tuple(part.reshape(-1, *shape).sum(1) for part, shape in zip(parts, self.shapes, strict=True))
 
@@ -218,8 +227,22 @@ def _by_weight(variances: Variances, shapes: tuple[tuple[int, int], ...]) -> Ten
     return torch.cat(parts, dim=1)
 
 
-def _cholesky(matrix: Tensor) -> Tensor:
-    return torch.linalg.cholesky(matrix)
+def _cholesky(matrix: Tensor) -> Tensor:  # (b, k, k), stored by columns
+    """L of L Lᵀ in the place of the matrix, of whose upper triangle nothing is read.
+
+    LAPACK of scipy takes less time here than torch's.
+    """
+    for one in matrix:
+        _, failed = dpotrf(one.numpy(), lower=1, clean=1, overwrite_a=1)
+        if failed:
+            raise FloatingPointError(f"the leading minor of order {failed} is not positive definite")
+    return matrix
+
+
+def _inverse_diagonal(root: Tensor) -> Tensor:  # (k,)
+    """Of (L Lᵀ)⁻¹: sums over the columns of L⁻¹."""
+    inverse, _ = dtrtri(root.numpy(), lower=1)
+    return torch.from_numpy(inverse).square().sum(0)
 
 
 def _log_determinant(root: Tensor) -> Tensor:

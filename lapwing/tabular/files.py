@@ -18,6 +18,7 @@ from lapwing.linalg.journal import checksum
 from lapwing.tabular.classes import ClassNetworks
 from lapwing.tabular.columns import Category, Encoding
 from lapwing.tabular.curvature import Conditioned, RowPosterior, WeightPosterior
+from lapwing.tabular.mixtures import Shape
 from lapwing.tabular.networks import Jacobian, Layers
 from lapwing.tabular.noise import InputNoise
 from lapwing.tabular.posterior import Networks, Units
@@ -132,6 +133,7 @@ def _numbers_packed(estimator: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
     }  # fmt: skip
     if found.noise is not None:
         tensors |= {**_listed("noise.layer", found.noise.networks.of), "noise.scale": found.noise.scale}
+    tensors |= {"shape.factors": found.shape.factors, "shape.shares": found.shape.shares}
     return plain, tensors
 
 
@@ -145,6 +147,7 @@ def _restore_numbers(estimator: Any, plain: dict[str, Any], tensors: dict[str, T
     estimator._networks = Networks(
         int(plain["members"]), layers, tensors["precision"], tensors["noise_precision"], known, tensors["log_evidence"],
         tensors["relevance"], tensors["noise_std"], units, noise,
+        Shape(tensors["shape.factors"], tensors["shape.shares"]),
     )  # fmt: skip
     estimator._data = None
 

@@ -119,7 +119,11 @@ class Jacobian:
 
     def dense(self) -> Tensor:  # (b, rows, p)
         """The rows themselves."""
-        return torch.cat([(left[..., None] * right[:, :, None, :]).flatten(2) for left, right in self._layers()], 2)
+        whole = self.left[0].new_empty(*self.left[0].shape[:2], sum(high * wide for high, wide in self.shapes))
+        parts = whole.split([high * wide for high, wide in self.shapes], dim=2)
+        for part, (left, right) in zip(parts, self._layers(), strict=True):
+            torch.mul(left[..., None], right[:, :, None, :], out=part.unflatten(2, (left.shape[2], right.shape[2])))
+        return whole
 
     def _layers(self) -> list[tuple[Tensor, Tensor]]:
         return list(zip(self.left, self.right, strict=True))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lapwing.tabular.curvature import Conditioned
-from lapwing.tabular.mixtures import Mixture
+from lapwing.tabular.mixtures import Mixture, Shape
 from lapwing.tabular.networks import Layers, linearised
 from lapwing.tabular.noise import InputNoise
 from lapwing.tabular.training import Data, Groups, Local, State, log_evidence
@@ -52,12 +52,13 @@ class Networks:
     noise_std: Tensor  # (targets,), root mean square over members and training rows, in the targets' units
     units: Units
     noise: InputNoise | None  # None of noise that is the same everywhere
+    shape: Shape  # of errors
 
     @staticmethod
     def of(
         state: State, groups: Groups, data: Data, members: int, units: Units, noise: InputNoise | None = None
     ) -> Networks:
-        """At the end of training."""
+        """At the end of training, with Gaussian errors."""
         here = Local.of(state.networks, data)
         known = here.curved.at(state.variances(groups))
         evidence = log_evidence(state, groups, data, known, here.values)
@@ -65,8 +66,15 @@ class Networks:
         return Networks(
             members, state.networks, state.precision, state.noise_precision, known,
             evidence - float(data.weights.sum()) * scale.log(), _relevance(state.networks, groups, data),
-            _noise_std(state, data, members) * units.scale, units, noise,
+            _noise_std(state, data, members) * units.scale, units, noise, Shape.gaussian(),
         )  # fmt: skip
+
+    def shaped(self, data: Data) -> tuple[Networks, LeftOut]:
+        """With the shape of the errors that rows have when others predict them, and those predictions."""
+        left = self.leave_one_out(data)
+        targets = self._placed(data.targets[:, :, 0])[0] * self.units.scale + self.units.mean
+        shape = Shape.of(left.prediction.log_densities(targets), data.weights)
+        return replace(self, shape=shape), replace(left, prediction=replace(left.prediction, shape=shape))
 
     @property
     def targets(self) -> int:
@@ -82,7 +90,8 @@ class Networks:
     def predict(self, inputs: Tensor) -> Mixture:  # of (members, n, targets)
         """Of new observations at standardised inputs."""
         blocks = [self._predict(block) for block in inputs.split(BLOCK_ROWS)]
-        return Mixture(torch.cat([one.means for one in blocks], 1), torch.cat([one.stds for one in blocks], 1))
+        means = torch.cat([one.means for one in blocks], 1)
+        return Mixture(means, torch.cat([one.stds for one in blocks], 1), self.shape)
 
     def _predict(self, inputs: Tensor) -> Mixture:
         values, jacobian = linearised(self.networks, inputs)
@@ -101,29 +110,41 @@ class Networks:
         return LeftOut(self._placed(leverage), mixture)
 
     def sample(self, inputs: Tensor, count: int, random: np.random.RandomState) -> Tensor:  # (n, targets, count)
-        """Joint draws of new observations: a member for each draw, a function of its posterior, and noise."""
+        """Joint draws of new observations.
+
+        For each of them a member, a function of its posterior and noise, both times a factor of the errors' shape.
+        """
         chosen = random.randint(self.members, size=count)
+        factors = self._factors(torch.from_numpy(random.random_sample((self.targets, count))))
         drawn = torch.empty(len(inputs), self.targets, count, dtype=torch.float64)
         for member in range(self.members):
             places = torch.from_numpy(np.flatnonzero(chosen == member))
             for target in range(self.targets):
                 one = torch.tensor([target * self.members + member])
-                drawn[:, target, places] = self._drawn(one, inputs, len(places), random)
+                drawn[:, target, places] = self._drawn(one, inputs, factors[target, places], random)
         return drawn * self.units.scale[:, None] + self.units.mean[:, None]
 
-    def _drawn(self, one: Tensor, inputs: Tensor, count: int, random: np.random.RandomState) -> Tensor:  # (n, count)
-        """Of a single network, standardised."""
+    def _factors(self, uniforms: Tensor) -> Tensor:  # (targets, count)
+        """Draws of the errors' factor."""
+        ends = self.shape.shares.expand(-1, self.targets).mT.cumsum(1)[:, :-1].contiguous()
+        return self.shape.factors.expand(-1, self.targets).mT.gather(1, torch.searchsorted(ends, uniforms))
+
+    def _drawn(self, one: Tensor, inputs: Tensor, factors: Tensor, random: np.random.RandomState) -> Tensor:
+        """Of a single network, standardised: (n, draws), for the factor of each draw."""
+        count = len(factors)
         known = self.known[one]
         networks = self.networks[one]
         weights = networks.flat().shape[1]
         steps = known.draws(_normals(random, 1, weights, count), _normals(random, 1, known.rows_needed, count))
         noise = _normals(random, 1, len(inputs), count)
         std = self.noise_precision[one].rsqrt()
-        blocks = []
+        means, deviations = [], []
         for block in inputs.split(BLOCK_ROWS):
             values, jacobian = linearised(networks, block)
-            blocks.append(values + jacobian.dense() @ steps * std)
-        return (torch.cat(blocks, 1) + noise * self._noise_std_at(one, inputs)[:, :, None])[0]
+            means.append(values[0])
+            deviations.append(jacobian.dense()[0] @ steps[0] * std)
+        noisy = torch.cat(deviations) + (noise * self._noise_std_at(one, inputs)[:, :, None])[0]
+        return torch.cat(means) + factors * noisy
 
     def _noise_std_at(self, one: Tensor, inputs: Tensor) -> Tensor:  # (1, n)
         relative = self.noise_variance(inputs).expand(len(self.noise_precision), -1)[one]
@@ -131,7 +152,9 @@ class Networks:
 
     def _mixture(self, means: Tensor, variances: Tensor) -> Mixture:  # of (b, n), standardised
         scale = self.units.scale
-        return Mixture(self._placed(means) * scale + self.units.mean, self._placed(variances.sqrt()) * scale)
+        return Mixture(
+            self._placed(means) * scale + self.units.mean, self._placed(variances.sqrt()) * scale, self.shape
+        )
 
     def _placed(self, values: Tensor) -> Tensor:  # (b, n) to (members, n, targets)
         return values.reshape(self.targets, self.members, -1).permute(1, 2, 0)

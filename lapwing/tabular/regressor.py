@@ -22,7 +22,7 @@ from lapwing.tabular.estimators import TableEstimator, check_size, entropy, gene
 from lapwing.tabular.mixtures import Mixture
 from lapwing.tabular.networks import initial
 from lapwing.tabular.noise import InputNoise, learn
-from lapwing.tabular.posterior import Networks, Units, debiased_squares
+from lapwing.tabular.posterior import LeftOut, Networks, Units, debiased_squares
 from lapwing.tabular.training import Data, Groups, Trained, joined, reopened, start, train
 
 MANY_ROWS = 6_000  # beyond it, training begins with
@@ -51,7 +51,8 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, TableEstimator):
     biases, and of the weights that leave each column, so that columns without use are switched off (`relevance_`
     has each column's share in the slopes of the networks over the training rows).
     Predictions are the mixture of their linearised posteriors with equal weights. Each target of several has networks
-    of its own.
+    of its own. Their standard deviations are those of the posteriors; the shape of errors, which real tables have with
+    a sharper peak and longer tails than a Gaussian, is that of the training rows, each predicted from the others.
 
     Inputs and targets are standardised inside; columns that are constant stay unscaled. In a data frame, columns of
     text and of categories are known by their dtype and become one input a level, where missing is a level too; a level
@@ -92,7 +93,7 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, TableEstimator):
     }
 
     def __init__(
-        self, *, hidden_units: int = 50, members: int = 5, noise: str = "constant", max_iter: int = 150,
+        self, *, hidden_units: int = 50, members: int = 5, noise: str = "constant", max_iter: int = 100,
         tol: float = 0.01, random_state: int | np.random.RandomState | None = 0, verbose: bool | None = None,
     ) -> None:  # fmt: skip
         self.hidden_units = hidden_units
@@ -188,10 +189,11 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, TableEstimator):
     def _keep(self, trained: Trained, data: Data) -> None:
         """What is known at the end of training."""
         self._data = data
+        self._networks, left_out = self._networks.shaped(data)
         self.n_iter_ = int(trained.iterations.max())
         self.converged_ = bool(trained.converged.all())
         self._set_evidence()
-        self.leave_one_out_ = self._leave_one_out(data)
+        self.leave_one_out_ = self._left_out_rows(left_out, data)
 
     def _read_training(self, X: Any, y: Any) -> tuple[Table, np.ndarray]:
         """A table and targets (n, targets), checked."""
@@ -275,10 +277,9 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, TableEstimator):
         if not self._several:
             self.relevance_ = self.relevance_[0]
 
-    def _leave_one_out(self, data: Data) -> LeftOutRows:
+    def _left_out_rows(self, found: LeftOut, data: Data) -> LeftOutRows:
         units = self._networks.units
         targets = data.targets[:: self._networks.members, :, 0].mT * units.scale + units.mean
-        found = self._networks.leave_one_out(data)
         mixture = found.prediction
         return LeftOutRows(
             leverage=self._shaped(found.leverage.mean(0)),

@@ -26,6 +26,7 @@ LARGEST_NOISE_PRECISION = 1e10  # of standardised targets
 FIRST_NOISE_PRECISION = 30.0
 FIRST_STEPS = 5  # before precisions are looked at, then in each of
 LOOK_EVERY = 3  # iterations: it costs more than a step
+TRIES = 4  # of a step, before the Gauss-Newton matrix is made again
 DAMPING = (1e-12, 1e12)  # beyond, a step is a Gauss-Newton step, or none
 
 
@@ -190,6 +191,9 @@ class Local:
         rows = data.rows(jacobian)
         return Local(values, data.residuals(values), rows, curvature(rows))
 
+    def __getitem__(self, chosen: Tensor) -> Local:
+        return Local(self.values[chosen], self.residuals[chosen], self.rows.of(chosen), self.curved[chosen])
+
     def gradient(self, networks: Layers, variances: Variances) -> Layers:
         """Of the loss, in units of the noise variance."""
         pull = Layers(tuple(w / v[:, None, :] for w, v in zip(networks.of, variances, strict=True)))
@@ -221,10 +225,20 @@ def decrement(state: State, known: Conditioned, here: Local) -> Tensor:  # (b,)
 
 
 def stepped(state: State, groups: Groups, data: Data, here: Local) -> State:
-    """A damped Gauss-Newton step of every network whose loss falls by it.
+    """A damped Gauss-Newton step of every network; where its loss does not fall, others with more and more damping."""
+    state, fell = _tried(state, groups, data, here)
+    left = (~fell).nonzero()[:, 0]
+    for _ in range(TRIES - 1):
+        if not len(left):
+            break
+        tried, fell = _tried(state[left], groups, data[left], here[left])
+        state = state.replaced(left, tried)
+        left = left[~fell]
+    return state
 
-    The damping follows how much of the promised fall there was.
-    """
+
+def _tried(state: State, groups: Groups, data: Data, here: Local) -> tuple[State, Tensor]:
+    """One step, and whether the loss falls by it; the damping follows how much of the promised fall there was."""
     variances = state.variances(groups)
     damped = tuple(v / (1 + state.damping)[:, None] for v in variances)
     step = here.curved.at(damped).solve(here.gradient(state.networks, variances))
@@ -232,9 +246,10 @@ def stepped(state: State, groups: Groups, data: Data, here: Local) -> State:
     lighter = _penalty(state.networks, variances) - _penalty(trial, variances)
     promised = lighter - here.misfit_after(step)
     fallen = lighter + data.misfit(here.values) - data.misfit(outputs(trial, data.inputs))
-    better = (fallen > 0).nonzero()[:, 0]
+    fell = fallen > 0
+    better = fell.nonzero()[:, 0]
     damping = (state.damping * _factor(fallen / promised.clamp_min(1e-300))).clamp(*DAMPING)
-    return replace(state, networks=state.networks.replaced(better, trial[better]), damping=damping)
+    return replace(state, networks=state.networks.replaced(better, trial[better]), damping=damping), fell
 
 
 def _factor(kept: Tensor) -> Tensor:  # (b,)

@@ -4,10 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from lapwing.bayes.likelihoods import Gaussian
 from lapwing.bench import regressors
 from lapwing.bench.networks import mlp
-from lapwing.facade import fit
 from tests.families.problems import normals
 
 
@@ -43,15 +41,18 @@ def test_the_decay_is_that_with_the_least_held_out_error(problem):
     assert problem.model is problem.members[0]
 
 
-def test_a_mixture_has_the_moments_of_its_parts(problem):
-    """E f and E f² are the averages over parts, noise included; draws are those of all."""
-    parts = tuple(fit(make(seed), problem.train, Gaussian(0.1 + seed), draws=5 + seed) for seed in range(3))
-    new = normals(7, 3, seed=5)
-    found, each = regressors.Mixture(parts).predict(new), [part.predict(new) for part in parts]
-    mean = sum(one.mean for one in each) / 3
-    square = sum(one.variance + one.mean.square() for one in each) / 3
-    assert torch.allclose(found.mean, mean)
-    assert torch.allclose(found.variance, square - mean.square())
-    assert torch.equal(found.draws, torch.cat([one.draws for one in each]))
-    with pytest.raises(ValueError, match="a mixture has no one prior"):
-        found.novelty  # noqa: B018
+def test_every_network_drops_by_its_own_rate():
+    """With one linear layer of equal weights the mean stays and the variance is rate / (1 − rate) · Σ x² w²."""
+    rates, rows = torch.tensor([0.1, 0.4, 0.7]), 4000
+    networks = [regressors.Dropping(mlp([50, 2]), float(rate)) for rate in rates]
+    weights = {"layers.1.weight": torch.full((3, 2, 50), 0.1), "layers.1.bias": torch.zeros(3, 2), "share": 1 - rates}
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        found = torch.func.vmap(
+            lambda own: torch.func.functional_call(networks[0].train(), own, (torch.ones(rows, 50),)),
+            randomness="different",
+        )(weights)[:, :, 0]
+    variance = rates / (1 - rates) * 50 * 0.01
+    assert ((found.mean(1) - 5).abs() <= 5 * (variance / rows).sqrt()).all()
+    assert ((found.var(1) - variance).abs() <= 5 * variance * (2 / rows) ** 0.5).all()
+    assert torch.equal(networks[0].eval()(torch.ones(3, 50)), networks[0].layers(torch.ones(3, 50)))

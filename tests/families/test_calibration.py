@@ -55,14 +55,14 @@ class TestTemperature:
         base = ensemble.of(models, (x, y), Gaussian(0.1))
         found = temperature.fit(base, (x, y))
         prediction = found.predict(x)
-        z = (y - prediction.mean) / prediction.std
-        assert float(z.square().mean()) == pytest.approx(1.0)
         before = base.predict(x)
         for name in ("epistemic_variance", "aleatoric_variance"):
             assert torch.allclose(getattr(prediction, name), found.temperature * getattr(before, name))
         assert torch.allclose(found.functions(x).var(0, correction=0), prediction.epistemic_variance)
         grid = [float(temperature.scaled(before, found.temperature * s).log_prob(y).sum()) for s in (0.9, 1, 1.1)]
         assert max(grid) == grid[1]
+        alone = temperature.fit(network_alone.fit(models[0], (x, y), Gaussian(0.1)), (x, y)).predict(x)
+        assert float(((y - alone.mean) / alone.std).square().mean()) == pytest.approx(1.0)
 
     def test_bad_temperature(self):
         base = network_alone.fit(mlp(), regression(), Gaussian(0.1))

@@ -76,6 +76,15 @@ def from_data_set():
     return lw.fit(network(), data, lw.Categorical(), method=lw.Krylov(rtol=1e-8), draws=5, seed=7)
 
 
+def several():
+    """Two networks of different sizes, as one mixture: each fit is shared out."""
+    data = normal(N, 4, seed=1), normal(N, 3, seed=2)
+    with torch.random.fork_rng():
+        torch.manual_seed(4)
+        other = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double().eval()
+    return lw.fit([network(), other], data, lw.Gaussian(), draws=5, seed=7)
+
+
 def kept(folder: Path):
     return gaussian(method=lw.Krylov(rtol=1e-8), checkpoint=folder)
 
@@ -108,6 +117,7 @@ FITS = {
     "held out": lambda: labels(method=lw.Krylov(rtol=1e-8), validation=HELD_OUT),
     "kfac": lambda: labels(method=lw.KFAC(), validation=HELD_OUT),
     "data set": from_data_set,
+    "several": several,
     "fewer data than ranks": lambda: lw.fit(
         network(), (normal(2, 4, seed=1), normal(2, 3, seed=2)), lw.Gaussian(0.1), draws=5, seed=7
     ),
@@ -121,13 +131,14 @@ def found(posterior) -> dict:
     inputs = normal(7, 4, seed=9)
     predicted = posterior.predict(inputs, shard=True)
     outcome = predicted.probs if predicted.likelihood.has_classes else predicted.aleatoric_variance
+    first = posterior.members[0] if isinstance(posterior, lw.Mixture) else posterior
     return {
         "predicted": torch.stack([predicted.mean, predicted.epistemic_variance, predicted.prior_variance, outcome]),
         "samples": predicted.samples.double(),
         "at fewer inputs than ranks": posterior.predict(inputs[:2], shard=True).epistemic_variance,
-        "draws": posterior.draws,
+        "draws": first.draws,
         "functions": posterior.functions(inputs),
-        "evidence": torch.tensor(posterior.log_evidence.value),
+        "evidence": torch.tensor(first.log_evidence.value),
         "ranks": torch.tensor(posterior.diagnostics.ranks),
     }
 

@@ -11,8 +11,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
-from lapwing.tabular import BayesianMLPRegressor, estimators, regressor
-from tests.properties import check_covariance
+from lapwing.tabular import BayesianMLPRegressor, estimators, mixtures, regressor
+from lapwing.tabular.mixtures import Shape
 from tests.tabular import reference
 
 SMALL = {"hidden_units": 6, "members": 3, "max_iter": 40}
@@ -77,11 +77,35 @@ def test_predictions_are_those_of_the_dense_posterior(both):
     np.testing.assert_allclose(mean, means.mean(0), rtol=1e-10)
     np.testing.assert_allclose(std**2, variances.mean(0) + means.var(0), rtol=1e-7)
     observed = mean + 0.5 * std
-    density = np.log(norm.pdf(observed, means, np.sqrt(variances)).mean(0))
+    density = np.log(shaped(both, norm.pdf, observed, means, variances))
     np.testing.assert_allclose(both.log_predictive_density(NEW, observed), density, rtol=1e-7, atol=1e-8)
     low, high = both.interval(NEW, 0.8)
-    np.testing.assert_allclose(norm.cdf(low, means, np.sqrt(variances)).mean(0), 0.1, rtol=1e-6)
-    np.testing.assert_allclose(norm.cdf(high, means, np.sqrt(variances)).mean(0), 0.9, rtol=1e-6)
+    np.testing.assert_allclose(shaped(both, norm.cdf, low, means, variances), 0.1, rtol=1e-6)
+    np.testing.assert_allclose(shaped(both, norm.cdf, high, means, variances), 0.9, rtol=1e-6)
+
+
+def shaped(model, of, values, means, variances):
+    """A density or distribution function of members' Gaussians (members, ..., targets) with the errors' shape."""
+    shape = model._networks.shape
+    parts = [
+        share.numpy() * of(values, means, factor.numpy() * np.sqrt(variances)).mean(0)
+        for factor, share in zip(shape.factors, shape.shares, strict=True)
+    ]
+    return sum(parts)
+
+
+def test_the_shape_of_errors_is_that_of_rows_left_out(both):
+    """Densities under each factor from the published mean and leverage of one member."""
+    model = BayesianMLPRegressor(**SMALL | {"members": 1}).fit(X, TWO, sample_weight=np.arange(70) % 3 + 1.0)
+    left = model.leave_one_out_
+    factors = np.array(mixtures.FACTORS)[:, None, None]
+    densities = norm.logpdf(TWO, left.mean, factors * left.std)
+    found = Shape.of(torch.from_numpy(densities), torch.arange(70).double() % 3 + 1)
+    torch.testing.assert_close(model._networks.shape.shares, found.shares, rtol=1e-7, atol=0)
+    torch.testing.assert_close(model._networks.shape.factors, found.factors, rtol=1e-7, atol=0)
+    own = shaped(both, norm.pdf, 1.0, np.zeros((1, 1, 2)), np.ones((1, 1, 2)))
+    assert own.shape == (1, 2)
+    assert (own[0, 0] != own[0, 1]).all()  # each target has its own
 
 
 def test_the_evidence_is_of_the_targets_in_their_units(both):
@@ -118,7 +142,7 @@ def test_leaving_a_row_out_is_refitting_the_linear_model_without_it():
     np.testing.assert_allclose(left.mean, means.mean(0), rtol=0, atol=slack)
     np.testing.assert_allclose(left.residual, Y - left.mean, atol=1e-10)
     np.testing.assert_allclose(left.std**2, variances.mean(0) + means.var(0), rtol=1e-5)
-    density = np.log(norm.pdf(Y, means, np.sqrt(variances)).mean(0))
+    density = np.log(shaped(model, norm.pdf, Y, means, variances))
     np.testing.assert_allclose(left.log_density, density, rtol=0, atol=1e-4)
 
 
@@ -130,7 +154,12 @@ def test_draws_have_the_covariance_of_the_linear_model():
         J = reference.jacobian(weights, shapes, torch.from_numpy((NEW - encoding.mean) / encoding.scale))
         truth = (J @ covariance @ J.T + torch.eye(9) / beta) * Y[:rows].std() ** 2
         draws = model.sample_y(NEW, 20_000, random_state=1)
-        check_covariance(torch.from_numpy(draws - model.predict(NEW)[:, None]), truth)
+        away = torch.from_numpy(draws - model.predict(NEW)[:, None])
+        # products of two have the mean square κ (2 C² + v vᵀ), where κ is the mean fourth power of the factor
+        kurtosis = (model._networks.shape.shares * model._networks.shape.factors**4).sum()
+        variance = truth.diagonal()
+        squares = kurtosis * (2 * truth.square() + torch.outer(variance, variance)) - truth.square()
+        assert ((away @ away.mT / 20_000 - truth).abs() <= 5 * (squares / 20_000).sqrt()).all()
 
 
 def test_draws_of_several_members_have_the_moments_of_the_mixture(both):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lapwing.tabular import training
-from lapwing.tabular.networks import initial
+from lapwing.tabular.networks import initial, outputs
 from lapwing.tabular.training import Data, Groups, Local, log_evidence, start, stepped, train, updated
 from tests.tabular import reference
 from tests.tabular.problems import FEW, MANY, MEMBERS, problem
@@ -153,3 +153,25 @@ def test_an_interrupt_keeps_what_there_is():
     assert stopped.interrupted
     assert not stopped.converged.any()
     assert torch.equal(stopped.state.networks.flat(), whole.state.networks.flat())
+
+
+def test_a_step_that_does_not_fall_is_tried_again_with_more_damping(monkeypatch):
+    """Undamped steps from a random start overshoot where the prior is weak; the same Gauss-Newton matrix serves others."""
+    case = problem(MANY)
+    state = replace(case.state, damping=torch.full((MEMBERS,), 1e-3).double(), precision=case.state.precision * 1e-3)
+
+    def loss(after):
+        penalty = training._penalty(after.networks, state.variances(case.groups))
+        return case.data.misfit(outputs(after.networks, case.data.inputs)) + penalty
+
+    here = Local.of(state.networks, case.data)
+    monkeypatch.setattr(training, "TRIES", 1)
+    once = stepped(state, case.groups, case.data, here)
+    stuck = loss(once) == loss(state)
+    assert stuck.any()
+    monkeypatch.setattr(training, "TRIES", 40)
+    often = stepped(state, case.groups, case.data, here)
+    assert (loss(often) < loss(state)).all()
+    assert torch.equal(often.networks.flat()[~stuck], once.networks.flat()[~stuck])
+    raised = torch.log2(often.damping[stuck] / state.damping[stuck])
+    assert (raised >= 2).all()

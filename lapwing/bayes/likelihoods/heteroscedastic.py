@@ -17,6 +17,7 @@ from lapwing.bayes.likelihoods.links import Link
 from lapwing.bayes.likelihoods.spread import Spread
 
 POINTS = 401
+FEW, REACH = 16, 9.0  # components that are averaged over one by one, each so many standard deviations far
 SMALLEST = 1e-300
 
 
@@ -171,8 +172,13 @@ class NormalMixture(MixtureSameFamily):
         return 0.5 * (low + high)
 
     def entropy(self) -> Tensor:
-        """In nats, by the trapezoidal rule on an axis that is fine in the middle and coarse in the tails."""
+        """In nats, by the trapezoidal rule: over each of a few components, or of many on one axis.
+
+        That axis is fine in the middle and coarse in the tails, which components far apart would fall through.
+        """
         parts: Any = self.component_distribution
+        if parts.loc.shape[-1] <= FEW:
+            return self._by_component()
         centre, narrow = self.mean, parts.scale.median(-1).values
         reach = ((parts.loc - centre[..., None]).abs() + 9 * parts.scale).max(-1).values
         end = (reach / narrow).asinh()
@@ -181,6 +187,19 @@ class NormalMixture(MixtureSameFamily):
             at = self.log_prob(centre + narrow * (share * end).sinh())
             total = total - torch.where(at > -700, at.exp() * at, 0) * narrow * (share * end).cosh()
         return total * end * 2 / (POINTS - 1)
+
+    def _by_component(self) -> Tensor:
+        """−Σ w E log p, the mean over each component for itself."""
+        parts: Any = self.component_distribution
+        weights, step = self.mixture_distribution.probs, 2 * REACH / (POINTS - 1)
+        wide = NormalMixture(
+            parts.loc.double()[..., None, :], parts.scale.double()[..., None, :], weights[..., None, :]
+        )
+        total = torch.zeros_like(parts.loc, dtype=torch.float64)
+        for z in torch.linspace(-REACH, REACH, POINTS, dtype=torch.float64):
+            share = step * torch.exp(-0.5 * z.square()) / (2 * pi) ** 0.5
+            total = total - share * wide.log_prob(parts.loc + parts.scale * z)
+        return (weights * total).sum(-1)
 
 
 def _halves(outputs: Tensor) -> tuple[Tensor, Tensor]:  # (..., 2m) -> twice (..., m), or (...) where m is one

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -33,7 +34,7 @@ def described(posterior: Posterior) -> str:
     lines = [
         f"Posterior over {posterior.map.weights:,} weights, given {told.observations:,} observed outputs",
         f"  method              {told.method} ({told.why})",
-        f"  prior precision     {_listed(prior.precision)}{_pruned(prior)}, by {told.tuned_by}{_edge(told)}",
+        f"  prior precision     {listed(prior.precision)}{_pruned(prior)}, by {told.tuned_by}{_edge(told)}",
         f"  {_noise(posterior)}",
         f"  effective dimension {posterior.effective_dimension}",
     ]
@@ -42,14 +43,14 @@ def described(posterior: Posterior) -> str:
     if told.tuned_by == "evidence":
         lines.append(f"  log evidence        {posterior.log_evidence}{_at_weights(told)}{_bound(posterior)}")
     lines.append(f"  draws               {told.draws}, seed {posterior.seed}")
-    return "\n".join([*(_broken(line) for line in lines), *_candidates(told)])
+    return "\n".join([*(broken(line) for line in lines), *candidates(told)])
 
 
 def _bound(posterior: Posterior) -> str:
     return ", a lower bound" if posterior.gaussian.evidence_is_bound else ""
 
 
-def _candidates(told: Diagnostics) -> list[str]:
+def candidates(told: Diagnostics, simpler: Mapping[str, str] = SIMPLER) -> list[str]:
     """What was compared on held-out data, the best first, and where the network alone does as well the advice."""
     if told.candidates is None or told.candidate is None:
         return []
@@ -57,12 +58,12 @@ def _candidates(told: Diagnostics) -> list[str]:
     lines = [f"  held-out NLL        {-score:.4f}  {name}" for name, score in ranked]
     first, *others = lines
     found = [f"{first} (makes the probabilities)", *(" " * 22 + line[22:] for line in others)]
-    if told.candidate in SIMPLER:
-        found.append(_broken(f"  advice              {SIMPLER[told.candidate]}"))
+    if told.candidate in simpler:
+        found.append(broken(f"  advice              {simpler[told.candidate]}"))
     return found
 
 
-def _broken(line: str) -> str:
+def broken(line: str) -> str:
     """A long line in several that fit a terminal, under what they say more of."""
     return textwrap.fill(line, 79, subsequent_indent=" " * 22, break_long_words=False, break_on_hyphens=False)
 
@@ -83,7 +84,7 @@ def _noise(posterior: Posterior) -> str:
         return f"likelihood          {type(of).__name__}, {posterior.link} link{heat}"
     how = "tuned" if posterior.given.tunes_noise else "given"
     std = torch.as_tensor(of.saved()["noise_std"]).reshape(-1)
-    return f"noise std           {_listed(std)}, {how}{_short_of_minimum(posterior, std)}"
+    return f"noise std           {listed(std)}, {how}{_short_of_minimum(posterior, std)}"
 
 
 def _short_of_minimum(posterior: Posterior, std: Tensor) -> str:
@@ -92,12 +93,13 @@ def _short_of_minimum(posterior: Posterior, std: Tensor) -> str:
     if left is None or not bool((left > FAR * std).any()):
         return ""
     return (
-        f"; the network itself leaves {_listed(left)}, which its predictions count as noise: it is short of its "
+        f"; the network itself leaves {listed(left)}, which its predictions count as noise: it is short of its "
         'minimum, train it further or use predict(mean="linear")'
     )
 
 
-def _listed(values: Tensor) -> str:
+def listed(values: Tensor) -> str:
+    """The first few numbers."""
     shown = ", ".join(f"{float(value):.4g}" for value in values[:6])
     return shown + (f", … ({len(values)} values)" if len(values) > 6 else "")
 

@@ -33,7 +33,8 @@ from lapwing.linalg.journal import checksum
 from lapwing.linalg.operators import Dense, LinearOperator
 
 FORMAT = 3  # 1 had no checksum, 2 no methods that know their own files
-READABLE = (1, 2, 3)
+MIXTURE = 4  # of several posteriors
+READABLE = (1, 2, FORMAT, MIXTURE)
 
 
 @final
@@ -116,7 +117,12 @@ class Stored:
 
 def save(posterior: Posterior, path: Path | str) -> Path:
     """Write what predictions need and, where it fits into 2 GiB, what `at` and `tune` need; whole or not at all."""
-    path, gaussian = Path(path), posterior.gaussian
+    return write(Path(path), *content(posterior))
+
+
+def content(posterior: Posterior) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """What a file holds of a posterior: plain values, and tensors by name."""
+    gaussian = posterior.gaussian
     plain, tensors = _always(posterior)
     packed = gaussian.pack()
     plain["gaussian"] = {"kind": "draws"}
@@ -129,6 +135,11 @@ def save(posterior: Posterior, path: Path | str) -> Path:
         plain["curve"] = {"best_precision": curve.best_precision, "best_noise": curve.best_noise}
         parts = {name: getattr(curve, name) for name in ("precision", "noise", "log_evidence", "held_out")}
         tensors |= prefixed("curve", {name: value for name, value in parts.items() if value is not None})
+    return plain, tensors
+
+
+def write(path: Path, plain: dict[str, Any], tensors: dict[str, Tensor]) -> Path:
+    """Write a file, with a checksum of all that it holds."""
     whole = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
     header = json.dumps(plain, default=str)
     write_atomically(path, serialise(whole, {"lapwing": header, "checksum": checksum(header, whole)}))
@@ -206,8 +217,8 @@ def read(path: Path | str) -> Stored:
     number = plain.get("format") if isinstance(plain, dict) else None
     if isinstance(number, bool) or number not in READABLE:
         raise ValueError(
-            f"{path}: format {number!r}, this lapwing reads formats {READABLE[0]} to {FORMAT}: use the version that "
-            "wrote it"
+            f"{path}: format {number!r}, this lapwing reads formats {READABLE[0]} to {READABLE[-1]}: use the version "
+            "that wrote it"
         )
     if number > 1 and metadata.get("checksum") != checksum(header, tensors):
         raise ValueError(f"{path}: a damaged file, the checksum of its content differs: copy it again, or fit again")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, final
 
@@ -21,10 +22,12 @@ if TYPE_CHECKING:
     from lapwing.bayes.posterior.posterior import Posterior
 
 Temperature = float | Literal["tune"]
+OverRatio = Callable[[float], tuple[Tensor, Spread]]  # of the ratio of the present precision to another
 NETWORK, SCALED = "network alone", "temperature scaling"  # candidates for the probabilities of new observations
 OWN, HELD_OUT = "posterior", "posterior, precision by held-out data"
 TEMPERATURES = 0.2, 20.0  # between which one is looked for: few data would choose any
 COST = 0.03  # nats
+ROUNDS = 4  # of tuning, where a Krylov space grows for the precision that was found
 MOST_RAISED = 40.0  # in log precision: no posterior is wider than its network then
 LEAST = -1e4  # a log density below counts as this: one impossible datum must not hide what the others say
 
@@ -63,6 +66,14 @@ class HeldOut:
         found = of.predictive(of.checked_link(self.link), outputs, known).log_prob(self.targets)
         each = found.double().nan_to_num(nan=LEAST).clamp_min(LEAST).reshape(-1)
         return float(self.shares @ each), multiple
+
+    def each(self, mean: Tensor, spread: Spread, temperature: float = 1.0, multiple: float = 1.0) -> Tensor:
+        """The log density (targets,) of every target, where noise and prior have this multiple of their precision."""
+        outputs = mean.reshape(self.shape) / temperature
+        known = spread.reshaped(self.shape).scaled(multiple**-0.5 / temperature)
+        of = self.likelihood.with_variance_times(1 / multiple)
+        found = of.predictive(of.checked_link(self.link), outputs, known).log_prob(self.targets)
+        return found.double().nan_to_num(nan=LEAST).clamp_min(LEAST).reshape(-1)
 
     def best_temperature(self, mean: Tensor, spread: Spread, xatol: float = 1e-5) -> tuple[float, float]:
         """The temperature of largest density, and that density."""
@@ -104,6 +115,15 @@ def tuned(posterior: Posterior, validation: Any, link: Link, temperature: Temper
     if outputs is None or not of.is_discrete or temperature != 1.0:
         return found
     return _chosen(posterior, found, known, outputs, rival)
+
+
+def tuned_until_known(posterior: Posterior, validation: Any) -> Posterior:
+    """Tuned on held-out data, again where the Krylov space had to grow for the precision that was found."""
+    for _ in range(ROUNDS):
+        before, posterior = posterior, posterior.tune(validation)
+        if posterior.gaussian.knows_as_much_as(before.gaussian):
+            break
+    return posterior
 
 
 def _chosen(
@@ -243,34 +263,76 @@ def _by_solving(
 ) -> tuple[Curve, float]:
     """One posterior for every precision: where mean and spread are not known over a whole curve."""
     alone = replace(known, tunes_noise=False)
-    fast = None
-    if posterior.gaussian.moves:
-        fast = posterior.gaussian.fit.outputs_over_precision(features, known.shape)
+    fast = _by_search(posterior, known, features)
     if temperature == "tune" and fast is None:
         raise ValueError("temperature='tune' takes a posterior by Exact() or Krylov(): CG and SGD solve one at a time")
-    own = float(posterior.prior.precision[0])
-
-    def quickly(ratio: float) -> tuple[Tensor, Spread]:
-        assert fast is not None
-        mean, covariance = fast(own / ratio)
-        variance = covariance.diagonal(dim1=1, dim2=2)
-        return mean, Spread(variance.reshape(known.shape), covariance if len(known.shape) > 1 else None)
+    over = fast or _by_posteriors(posterior, held, features)
 
     def density(ratio: float) -> tuple[float, float]:
         if temperature == "tune":
-            return alone.best_temperature(*quickly(ratio), 1e-3)[1], 1.0
-        if fast is not None:
-            return alone.density(*quickly(ratio), temperature)
-        there = posterior.at_multiple(1 / ratio, 1.0)
-        centre = there.outputs_at(features, held.inputs)
-        rows = there.likelihood.as_rows(centre).double().cpu()
-        found = there.uncertainty_at(features, centre).spread
-        return alone.density(rows, found, temperature)
+            return alone.best_temperature(*over(ratio), 1e-3)[1], 1.0
+        return alone.density(*over(ratio), temperature)
 
     curve = curves.climbed(density) if posterior.gaussian.moves else curves.by_solving(density)
     if temperature != "tune":
         return curve, temperature
-    return curve, alone.best_temperature(*quickly(1 / curve.best_precision))[0]
+    return curve, alone.best_temperature(*over(1 / curve.best_precision))[0]
+
+
+def _by_search(posterior: Posterior, known: HeldOut, features: LinearOperator) -> OverRatio | None:
+    """Held-out outputs at any precision by a search each, where curvature is averaged over the posterior."""
+    if not posterior.gaussian.moves:
+        return None
+    fast = posterior.gaussian.fit.outputs_over_precision(features, known.shape)
+    if fast is None:
+        return None
+    own, found = float(posterior.prior.precision[0]), fast
+
+    def over(ratio: float) -> tuple[Tensor, Spread]:
+        mean, covariance = found(own / ratio)
+        variance = covariance.diagonal(dim1=1, dim2=2)
+        return mean, Spread(variance.reshape(known.shape), covariance if len(known.shape) > 1 else None)
+
+    return over
+
+
+def _by_posteriors(posterior: Posterior, held: Observed, features: LinearOperator) -> OverRatio:
+    """The same by a whole posterior for each."""
+
+    def over(ratio: float) -> tuple[Tensor, Spread]:
+        there = posterior.at_multiple(1 / ratio, 1.0)
+        centre = there.outputs_at(features, held.inputs)
+        return there.likelihood.as_rows(centre).double().cpu(), there.uncertainty_at(features, centre).spread
+
+    return over
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Rehearsal:
+    """What a posterior says of held-out data, over its precision, and what its network says alone."""
+
+    known: HeldOut
+    over: OverRatio
+    network: Tensor | None  # its own outputs
+    weights: Tensor | None  # of the held-out data
+
+
+def rehearsed(posterior: Posterior, validation: Any, link: Link) -> Rehearsal:
+    """The rehearsal of a posterior, whose precision stays what it is."""
+    held, noise_std = _observed(posterior, validation)
+    of, point = posterior.likelihood, posterior.map.point
+    if noise_std is not None:
+        of = of.with_noise_at(noise_std, as_tensor(held.targets).shape)
+    features = posterior.map.features(held.inputs)
+    network = None if point is None else of.as_rows(point.outputs_at(held.inputs)).double().cpu()
+    known = _held_out(posterior, of, held, link, features, network)
+    shape = known.shape if network is None else tuple(network.shape)
+    full = posterior.map.outputs is not None and of.are_linked(torch.empty(shape, device="meta"))
+    around = None if posterior.map.centre == "linear" else network
+    over = posterior.gaussian.over_ratio(features, shape, full=full, around=around)
+    over = over or _by_search(posterior, known, features) or _by_posteriors(posterior, held, features)
+    return Rehearsal(known, over, network, held.weights)
 
 
 def _rival(posterior: Posterior, known: HeldOut, features: LinearOperator, held: Observed) -> TemperatureScaling:

@@ -79,12 +79,13 @@ def left_out(posterior: Posterior, mean: Mean) -> LeaveOneOut:
     step = step_out(covariance, slope, root, complement)
     without = outputs - step.shift.reshape(shape)
     prediction = _prediction(posterior, without, step.covariance, before)
-    numbers = of.constant_curvature
+    seen, numbers = prediction.observation, of.constant_curvature
+    assert isinstance(seen, Observation)
     return LeaveOneOut(
         leverage=step.leverage,
         mean=without,
         epistemic_variance=step.covariance.diagonal(dim1=1, dim2=2).reshape(shape),
-        log_density=of.joint_log_prob(prediction.observation.link, *prediction.observation.cooled, model.targets),
+        log_density=of.joint_log_prob(seen.link, *seen.cooled, model.targets),
         pull=step.pull[:, :, 0],
         distance=(step.pull * step.shift).sum((1, 2)).clamp_min(0).sqrt(),
         prediction=prediction,

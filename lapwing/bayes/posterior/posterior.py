@@ -207,9 +207,9 @@ class Posterior:
         found = self._prediction(features, centre, around, link or self.link, bounds, batch_size)
         if self.network_temperature is None or mean is not None or link is not None:
             return found
-        return replace(found, simpler=self._simpler(inputs, self.network_temperature))
+        return replace(found, simpler=self.network_observation(inputs, self.network_temperature))
 
-    def _simpler(self, inputs: Any, temperature: float) -> Observation:
+    def network_observation(self, inputs: Any, temperature: float = 1.0) -> Observation:
         """The network's own outputs over a temperature, as if they were certain."""
         of, point = self.likelihood, self.map.point
         assert point is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, final
@@ -12,40 +12,11 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from lapwing.bayes.likelihoods import Likelihood
-from lapwing.bayes.likelihoods.links import Link
 from lapwing.bayes.likelihoods.spread import Spread
 from lapwing.bayes.methods.outputs import of_draws
 from lapwing.bayes.noise import PREDICTIVE, Noise
+from lapwing.bayes.predictive.observation import MixedObservation, Observation, ObservationModel
 from lapwing.linalg.operators import as_tensor
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Observation:
-    """How Gaussian outputs become observations: the likelihood, the link, and all outputs with their classes last."""
-
-    likelihood: Likelihood
-    link: Link
-    spread: Spread
-    outputs: Tensor  # (n, …, c) or (n,), their mean
-    temperature: float = 1.0  # logits are divided by it
-
-    def __post_init__(self) -> None:
-        self.likelihood.checked_link(self.link)
-        if self.spread.draws is not None and "monte carlo" not in self.likelihood.links:  # memory that nobody asks for
-            object.__setattr__(self, "spread", replace(self.spread, draws=None))
-
-    @property
-    def cooled(self) -> tuple[Tensor, Spread]:
-        """The outputs and their spread over the temperature."""
-        cool = 1 / self.temperature
-        return cool * self.outputs, self.spread.scaled(cool)
-
-    def map_tensors(self, of_outputs: Callable[[Tensor], Tensor], of_draws: Callable[[Tensor], Tensor]) -> Observation:
-        """The same with every tensor changed: those whose first axis is the data, and draws, whose second one is."""
-        spread = self.spread.map_tensors(of_outputs, of_draws)
-        likelihood = self.likelihood.map_tensors(of_outputs)
-        return replace(self, likelihood=likelihood, spread=spread, outputs=of_outputs(self.outputs))
 
 
 @final
@@ -65,12 +36,14 @@ class Prediction:
     mean: Tensor
     epistemic_variance: Tensor
     prior_variance: Tensor | str  # of the function before the data, or why it is not known
-    observation: Observation
+    observation: ObservationModel
     draws: Tensor | None = None  # (draws, *outputs), the joint function draws behind `samples`
     standard_error: Tensor | None = None  # Monte-Carlo error of the variance; None where it is closed form
     bounds: tuple[Tensor, Tensor] | None = None  # on the epistemic variance, where asked for
     seed: int = 0
-    simpler: Observation | None = None  # where held-out data chose the network's own probabilities over the posterior's
+    simpler: ObservationModel | None = (
+        None  # where held-out data chose the network's own probabilities over the posterior's
+    )
 
     def __repr__(self) -> str:
         """Sizes and where to look, not thousands of numbers."""
@@ -86,14 +59,13 @@ class Prediction:
     @property
     def probs(self) -> Tensor:
         """The predictive probability of each class, or for Bernoulli of each target being one."""
-        of = self._predicted
-        found = self.likelihood.probabilities(of.link, *of.cooled)
+        found = self._predicted.probabilities
         return found.movedim(-1, self.likelihood.class_axis(found)) if found.ndim > 1 else found
 
     @property
     def noise_variance(self) -> Tensor | str:
         """The variance of the noise in a shape that broadcasts against the mean, or why it is not known."""
-        return self.likelihood.noise_variance(self.observation.outputs, self.observation.spread)
+        return self.observation.noise_variance
 
     @property
     def aleatoric_variance(self) -> Tensor:
@@ -109,6 +81,17 @@ class Prediction:
         return (
             self.epistemic_variance + self.aleatoric_variance if self.likelihood.adds_noise else self.epistemic_variance
         )
+
+    @property
+    def between_variance(self) -> Tensor:
+        """The part of `epistemic_variance` that lies between the members of a mixture: that of their means."""
+        rows, of = self.observation.between_variance, self.likelihood
+        return of.observed(rows.movedim(-1, of.class_axis(rows)))
+
+    @property
+    def within_variance(self) -> Tensor:
+        """The part of `epistemic_variance` that members have by themselves, on average."""
+        return (self.epistemic_variance - self.between_variance).clamp_min(0)
 
     @property
     def std(self) -> Tensor:
@@ -149,11 +132,10 @@ class Prediction:
     @property
     def distribution(self) -> Distribution:
         """The predictive distribution of a new observation."""
-        of = self._predicted
-        return self.likelihood.predictive(of.link, *of.cooled)
+        return self._predicted.distribution
 
     @property
-    def _predicted(self) -> Observation:
+    def _predicted(self) -> ObservationModel:
         """What new observations are predicted by."""
         return self.simpler or self.observation
 
@@ -172,9 +154,14 @@ class Prediction:
         """What a new observation here would say about the function, in nats.
 
         For Gaussian noise ½ log(1 + epistemic / aleatoric); for class labels the entropy of the mean probabilities over
-        draws less their mean entropy.
+        draws less their mean entropy. In a mixture `between_information` is part of it.
         """
-        return self.likelihood.mutual_information(*self.observation.cooled)
+        return self.observation.mutual_information
+
+    @property
+    def between_information(self) -> Tensor:
+        """The part of `mutual_information` that lies between the members of a mixture: which of them is right."""
+        return self.observation.between_information
 
     @property
     def samples(self) -> Tensor:  # (draws, *targets)
@@ -187,7 +174,7 @@ class Prediction:
         shape, of = self.target_shape, self.likelihood
         normals = Noise(self.seed, PREDICTIVE).rows(0, shape.numel(), len(self.draws)).mT.reshape(-1, *shape)
         rows = self.draws.movedim(of.class_axis(self.mean), -1)
-        return of.sampled(rows / self.observation.temperature, torch.special.ndtr(normals).to(self.mean.device))
+        return self.observation.sampled(rows, torch.special.ndtr(normals).to(self.mean.device))
 
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
         """The central interval that holds a new observation with this probability."""
@@ -220,8 +207,7 @@ class Prediction:
 
         For noise that was given per datum, which a posterior cannot know at new inputs.
         """
-        likelihood = self.likelihood.with_noise_at(noise_std, self.mean.shape)
-        return replace(self, observation=replace(self.observation, likelihood=likelihood))
+        return replace(self, observation=self.observation.with_noise(noise_std, self.mean.shape))
 
     @property
     def target_shape(self) -> torch.Size:
@@ -314,7 +300,8 @@ def from_draws(
     """What draws of the outputs (draws, *outputs) say: their mean and variance, and for labels averages over them.
 
     `prior` are draws of the outputs before the data, or why there are none.
-    The draws of a `mixture`, such as an ensemble, are all there are: their variance is no estimate of another.
+    The draws of a `mixture`, such as an ensemble, are all there are: their variance is no estimate of another, and the
+    density of an observation is the mean of its densities under each.
 
     >>> from lapwing import Gaussian
     >>> drawn = torch.tensor([[[1.0], [0.0]], [[3.0], [0.0]]])
@@ -322,6 +309,9 @@ def from_draws(
     >>> found.mean.flatten().tolist(), found.variance.flatten().tolist()
     ([2.0, 0.0], [1.25, 0.25])
     """
+    if mixture and isinstance(prior, str):
+        found = mixed([_certain(outputs, likelihood, prior) for outputs in functions])
+        return replace(found, draws=functions, seed=seed)
     mean, draws, of = functions.mean(0), len(functions), likelihood
     alone = mixture or draws == 1
     spread, known = _around_mean(functions, of, exhaustive=alone), prior
@@ -342,8 +332,78 @@ def from_draws(
     )
 
 
+def _certain(outputs: Tensor, of: Likelihood, prior: str) -> Prediction:
+    """What outputs say that are known: of one network by itself."""
+    rows = of.as_rows(outputs)
+    none = torch.zeros_like(rows)
+    covariance = torch.diag_embed(none) if outputs.ndim > 1 and of.are_linked(outputs) else None
+    link = "monte carlo" if "monte carlo" in of.links else of.links[0]
+    zeros = of.observed(torch.zeros_like(outputs))
+    seen = Observation(of, link, Spread(none, covariance, none[None]), rows)
+    return Prediction(of.observed(outputs), zeros, prior, seen, draws=outputs[None])
+
+
 def _around_mean(functions: Tensor, of: Likelihood, *, exhaustive: bool) -> Spread:
     """The spread of draws around their mean; they are all there are, or an estimate of more."""
     mean, draws = functions.mean(0), len(functions)
     found = of_draws((functions - mean).movedim(of.class_axis(mean), -1), full=of.are_linked(mean))
     return found if exhaustive else found.with_variances_times(draws / (draws - 1))
+
+
+def mixed(parts: Sequence[Prediction]) -> Prediction:
+    """The mixture of predictions at the same inputs that count alike, one for each member.
+
+    Densities and probabilities are means over the members. Variances are those within members, on average, plus the
+    variance of their means; draws are those of one member after the other, and novelty compares with the mean of their
+    prior variances.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    means = torch.stack([part.mean for part in parts])
+    between = means.var(0, correction=0)
+    return Prediction(
+        mean=means.mean(0),
+        epistemic_variance=torch.stack([part.epistemic_variance for part in parts]).mean(0) + between,
+        prior_variance=_prior(parts),
+        observation=MixedObservation(tuple(_single(part.observation) for part in parts)),
+        draws=_all_or_none([part.draws for part in parts], torch.cat),
+        standard_error=_all_or_none(
+            [part.standard_error for part in parts], lambda errors: torch.stack(errors).norm(dim=0) / len(errors)
+        ),
+        bounds=_bounds(parts, between),
+        seed=parts[0].seed,
+        simpler=_simpler(parts),
+    )
+
+
+def _simpler(parts: Sequence[Prediction]) -> MixedObservation | None:
+    """What predicts new observations where some member is simpler than its posterior."""
+    if all(part.simpler is None for part in parts):
+        return None
+    return MixedObservation(tuple(_single(part.simpler or part.observation) for part in parts))
+
+
+def _single(observation: ObservationModel) -> Observation:
+    assert isinstance(observation, Observation)  # mixtures are of members, not of mixtures
+    return observation
+
+
+def _all_or_none(values: Sequence[Any], join: Callable[[list[Any]], Any]) -> Any:
+    """What joins the values of all members, or None where one has none."""
+    known = [value for value in values if value is not None]
+    return join(known) if len(known) == len(values) else None
+
+
+def _prior(parts: Sequence[Prediction]) -> Tensor | str:
+    known = [part.prior_variance for part in parts]
+    unknown = [prior for prior in known if isinstance(prior, str)]
+    return unknown[0] if unknown else torch.stack([prior for prior in known if not isinstance(prior, str)]).mean(0)
+
+
+def _bounds(parts: Sequence[Prediction], between: Tensor) -> tuple[Tensor, Tensor] | None:
+    """On the variance of the mixture, where every member has them."""
+    known = [part.bounds for part in parts if part.bounds is not None]
+    if len(known) < len(parts):
+        return None
+    lower, upper = (torch.stack(ends).mean(0) + between for ends in zip(*known, strict=True))
+    return lower, upper

@@ -1,8 +1,4 @@
-"""The one training loop: seeded batches, time left, atomic checkpoints, resume, divergence, best weights.
-
-`loop` drives anything that learns from batches; `Descent` is gradient descent on a function of a dict of tensors;
-`train` is maximum likelihood or a posteriori for a network.
-"""
+"""Anything that learns from batches, gradient descent, and one network trained by it."""
 
 from __future__ import annotations
 
@@ -30,6 +26,7 @@ from lapwing.network.shuffling import Source
 Weights = dict[str, Tensor]
 Loss = Callable[[Weights, Tensor, Tensor, Generator], Tensor]
 Optimiser = Callable[[list[Tensor]], torch.optim.Optimizer]
+Batches = Callable[[Source, int, Generator], Iterator[tuple[Tensor, Tensor]]]  # one pass over the data
 Schedule = Callable[[float], float]  # share of the training done, in [0, 1) -> factor of the learning rate
 
 
@@ -82,14 +79,15 @@ def loop(
     score: Callable[[Weights], float | None] | None = None, scored: str = "validation", patience: int | None = None,
     checkpoint: str | Path | None = None, progress: bool | Report | None = None,
     settings: Mapping[str, Any] | None = None,
-    stop: Callable[[Epoch], bool] | None = None,
+    stop: Callable[[Epoch], bool] | None = None, batches: Batches = Source.shuffled,
 ) -> Trained:  # fmt: skip
     """Show a learner all data, `epochs` times, in a seeded order.
 
     With `checkpoint`, a file is replaced in one step after every epoch, and a later call goes on from it to the same
     curve; a file of other data or `settings` is refused. `score` is of validation data, or `scored` says of what; lower
     is better, None is not known; after `patience` epochs without a better one training stops. Where `stop` says so
-    after an epoch, and in a resumed run before the next, it is the last. Code that draws from the global random state,
+    after an epoch, and in a resumed run before the next, it is the last. `batches` makes those of an epoch where they
+    are not to be in one random order. Code that draws from the global random state,
     such as dropout, is seeded too, and that state is put back afterwards.
 
     >>> x = torch.linspace(-1, 1, 20).double()[:, None]
@@ -105,7 +103,7 @@ def loop(
         raise ValueError(f"patience is {patience}, expected at least one epoch, or None to go on to the end")
     source, report = Source.of(data), reporter(progress)
     about = {"data": source.size, "batch_size": batch_size, "seed": seed}
-    run = _Run(learner, _path(checkpoint), {**(settings or {}), **about})
+    run = _Run(learner, _path(checkpoint), {**(settings or {}), **about}, batches)
     with _own_random_state(seed, run.last_good):
         generator = Generator().manual_seed(seed)
         started = run.resume(generator, epochs)
@@ -145,10 +143,7 @@ def train(
     if prior_precision < 0:
         raise ValueError(f"prior_precision is {prior_precision}, expected zero or more")
     copy, n = deepcopy(model).train(), Source.of(data).size
-    names = [name for name, weight in copy.named_parameters() if weight.requires_grad]
-    if not names:
-        raise ValueError("the network has no weights that require gradients: nothing can be trained")
-    tensors = _tensors(copy)
+    names, tensors = trainable(copy), tensors_of(copy)
 
     def score(weights: Weights) -> float:
         copy.eval()
@@ -169,7 +164,7 @@ def train(
         score=None if validation is None else score, settings={**settings, "prior_precision": prior_precision},
     )  # fmt: skip
     with torch.no_grad():
-        for name, tensor in _tensors(copy).items():
+        for name, tensor in tensors_of(copy).items():
             tensor.copy_(trained.weights[name])
     return copy.eval()
 
@@ -257,6 +252,7 @@ class _Run:
     learner: Learner
     checkpoint: Path | None
     settings: dict[str, Any]
+    batches: Batches
 
     def __post_init__(self) -> None:
         self.curve: list[Epoch] = []
@@ -269,7 +265,7 @@ class _Run:
     def epoch(self, source: Source, batch_size: int, generator: Generator, number: int, epochs: int) -> float:
         """The mean loss of one pass over the data."""
         total, batches = 0.0, -(-source.size // batch_size)
-        for index, (inputs, targets) in enumerate(source.shuffled(batch_size, generator)):
+        for index, (inputs, targets) in enumerate(self.batches(source, batch_size, generator)):
             self.steps += 1
             loss = self.learner.step(inputs, targets, generator, (number - 1 + index / batches) / epochs)
             if not abs(loss) < float("inf"):
@@ -372,7 +368,16 @@ def _own_random_state(seed: int, weights: Weights) -> Iterator[None]:
         yield
 
 
-def _tensors(model: nn.Module) -> Weights:
+def trainable(model: nn.Module) -> list[str]:
+    """The names of the weights that require gradients."""
+    names = [name for name, weight in model.named_parameters() if weight.requires_grad]
+    if not names:
+        raise ValueError("the network has no weights that require gradients: nothing can be trained")
+    return names
+
+
+def tensors_of(model: nn.Module) -> Weights:
+    """Parameters and buffers by name."""
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
