@@ -53,8 +53,9 @@ def cells(sets: tuple[str, ...], title: str, splits: list[int], *others: str) ->
 CELLS: dict[str, dict[str, Any]] = {
     "wine, a part": {"data": "wine", "method": "logistic", "splits": [0]},
     **cells(SMALL, "splits 0 to 4", [0, 1, 2, 3, 4], "lapwing, one"),
-    **cells(LARGE, "split 0", [0]),
+    **cells(LARGE[:-1], "split 0", [0]),
     **cells(SMALL, "splits 5 to 9", [5, 6, 7, 8, 9], "lapwing, one"),
+    **cells(LARGE[-1:], "split 0", [0]),
     **{name: cell for number in range(1, 10) for name, cell in cells(LARGE, f"split {number}", [number]).items()},
 }
 MOST_TRAINING_ROWS = 1000
