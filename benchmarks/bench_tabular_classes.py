@@ -12,6 +12,9 @@ A first run was stopped after splits 0 to 4 of wine, breast cancer, Vehicle and 
 had been found to stay nearly linear, since training began with too narrow a prior of the logits. With a wider one, chosen on the other
 tables named above, `lapwing` was run anew. In the first run its nll had been 0.0509, 0.0658, 0.3417 and 0.4922.
 
+Not all of it was run yet: of the larger tables there is one split, and of Letter two methods. `cells(LARGE, "split 1", [1])` and so on are
+the rest.
+
 Scores are means over the test rows: the negative log probability of the labels (`nll`), accuracy, and the expected calibration error of
 the largest probability (15 bins of equal width). Probabilities below 1e-4 count as that, for every method, since isotonic regression
 gives zeros. Seconds are those of the processor for fit and prediction, on one thread. Methods:
@@ -53,9 +56,9 @@ def cells(sets: tuple[str, ...], title: str, splits: list[int], *others: str) ->
 CELLS: dict[str, dict[str, Any]] = {
     "wine, a part": {"data": "wine", "method": "logistic", "splits": [0]},
     **cells(SMALL, "splits 0 to 4", [0, 1, 2, 3, 4], "lapwing, one"),
-    **cells(LARGE, "split 0", [0]),
     **cells(SMALL, "splits 5 to 9", [5, 6, 7, 8, 9], "lapwing, one"),
-    **{name: cell for number in range(1, 10) for name, cell in cells(LARGE, f"split {number}", [number]).items()},
+    **cells(LARGE[:-1], "split 0", [0]),
+    **{f"letter, {method}, split 0": {"data": "letter", "method": method, "splits": [0]} for method in METHODS[:2]},
 }
 MOST_TRAINING_ROWS = 1000
 MOST_TEST_ROWS = 3000

@@ -130,7 +130,7 @@ def _estimator(task: str, seed: int, quiet: bool) -> Any:
 
 def _check_options(request: Request) -> None:
     for name, why in NEEDLESS.items():
-        if getattr(request, name) is not None:
+        if getattr(request, name) not in (None, ()):
             option = name.replace("_", "-")
             raise ValueError(f"--{option} is for networks that you bring, and this is a table without one: {why}")
 

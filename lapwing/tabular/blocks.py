@@ -54,7 +54,7 @@ def gram(rows: Jacobian, outputs: int) -> Tensor:  # (b, p, p)
             whole[pair.first, pair.second] = block
             if not pair.same:
                 whole[pair.second, pair.first] = block.mT
-    return total
+    return total.mT  # itself, but stored by columns, as `WeightCurvature` takes it
 
 
 def covariances(known: Conditioned, jacobian: Jacobian, outputs: int) -> Tensor:  # (b, n, outputs, outputs)
