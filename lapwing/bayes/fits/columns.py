@@ -13,7 +13,7 @@ from lapwing.linalg.operators import Dense
 from lapwing.linalg.spectral import by_rows
 
 LARGEST = 600  # coordinates; beyond, rows are chosen that stand for all,
-LARGEST_GRAM = 6000  # up to so many; columns of more rows are taken as they are
+LARGEST_GRAM = 6000  # up to so many; of more rows the directions of weight space are taken that hold most of them
 LEFT = 1e-5  # share of the prior variance that chosen rows may leave
 
 
@@ -57,8 +57,11 @@ class Given:
 def reduced(columns: Tensor, k: int) -> Reduced:  # (n · k, d)
     """The columns in the coordinates of their row space where rows are fewer, exactly up to a size."""
     rows, d = columns.shape
-    if d <= min(rows, LARGEST) or rows > LARGEST_GRAM:
+    if d <= min(rows, LARGEST):
         return Reduced(_stored(columns, k), None, None)
+    if rows > LARGEST_GRAM:
+        basis = torch.linalg.eigh(columns.mT @ columns)[1][:, -LARGEST:]
+        return _in(columns, basis, k)
     if rows <= LARGEST:
         spectrum, design = by_rows(Dense(columns))
         return Reduced(_stored(design, k), spectrum.vectors, None)
@@ -74,6 +77,13 @@ def per_contrast(features: Tensor, contrasts: Tensor) -> tuple[Design, Tensor]: 
     """Columns of weights (d, c) of features that c outputs share, by the contrasts of these; and the basis of that."""
     basis = torch.kron(torch.eye(features.shape[1], dtype=features.dtype), contrasts)
     return PerContrast(features, contrasts.shape[1]), basis
+
+
+def _in(columns: Tensor, basis: Tensor, k: int) -> Reduced:  # (n · k, d), (d, q)
+    """The columns in an orthonormal basis, and what that leaves of each datum."""
+    whole = columns.reshape(-1, k, columns.shape[1])
+    inside = whole @ basis
+    return Reduced(Stored(inside), basis, whole @ whole.mT - inside @ inside.mT)
 
 
 def _stored(columns: Tensor, k: int) -> Design:  # (n · k, q)

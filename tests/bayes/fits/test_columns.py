@@ -54,6 +54,19 @@ class TestReduced:
         torch.testing.assert_close(F @ found.basis, flat(found), rtol=0, atol=1e-11)
         torch.testing.assert_close(found.coordinates(F), flat(found), rtol=0, atol=1e-11)
 
+    def test_of_very_many_rows_the_directions_with_most_of_them_are_taken(self, monkeypatch):
+        monkeypatch.setattr(columns, "LARGEST", 4)
+        monkeypatch.setattr(columns, "LARGEST_GRAM", 5)
+        F = normal(N * K, 11, seed=0)
+        found = reduced(F, K)
+        _, values, V = torch.linalg.svd(F, full_matrices=False)
+        torch.testing.assert_close(flat(found) @ found.basis.mT, F @ V[:4].mT @ V[:4], rtol=0, atol=1e-11)
+        lacking = F @ (torch.eye(11).double() - V[:4].mT @ V[:4]) @ F.mT
+        torch.testing.assert_close(found.left_out, blocks(lacking, K), rtol=0, atol=1e-11)
+        left = found.left_out.diagonal(dim1=1, dim2=2).sum()
+        assert float(left) == pytest.approx(float(values[4:].square().sum()))
+        torch.testing.assert_close(found.coordinates(F), flat(found), rtol=0, atol=1e-11)
+
     def test_rows_of_low_rank_are_all_in_few_of_them(self, monkeypatch):
         monkeypatch.setattr(columns, "LARGEST", 7)
         F = normal(N * K, RANK, seed=0) @ normal(RANK, D, seed=1)
