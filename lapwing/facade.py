@@ -82,6 +82,6 @@ def fit(
         )  # fmt: skip
 
     turn = Turn(seed, validation, progress, checkpoint, max_memory)
-    if isinstance(model, nn.Module):
-        return one(model, turn)
-    return fitted(len(model), lambda number, its: one(model[number], its), turn)
+    if isinstance(model, Sequence):
+        return fitted(len(model), lambda number, its: one(model[number], its), turn)
+    return one(model, turn)

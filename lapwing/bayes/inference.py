@@ -161,6 +161,8 @@ def _curvature(model: LinearModel, prior: Prior, method: Method, run: Run) -> Cu
         raise ValueError("curvature='network' is for a linearised network: this model is linear itself, take 'mode'")
     if asked in ("mode", "network"):
         return asked
+    if asked is None and model.point is not None and model.point.stands_for > 1:
+        return None  # the best Gaussian for a part of the data knows nothing of the rest
     free = int(prior.free(prior.group_count).sum())
     hindrance = obstacle(model, free)
     if not method.takes_expected_curvature:

@@ -258,12 +258,16 @@ def test_one_output_and_targets_in_a_row_or_a_column_are_the_same():
     torch.testing.assert_close(row.draws, column.draws, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("curvature", [None, "network"])
+@pytest.mark.parametrize("curvature", ["expected", "network"])
 @each_likelihood
 def test_weights_and_total_count_data_that_often(name, curvature):
+    """A part of the data keeps Laplace's curvature unless another is asked for."""
     case = CASES[name]
     model, inputs = case.problem()
     twice = (torch.cat([inputs, inputs]), torch.cat([case.targets, case.targets]))
+    curvature = "network" if case.expected else curvature
+    part = fit(model, (inputs, case.targets), case.of, prior=Isotropic(1.1), total=14, draws=2)
+    assert part.diagnostics.curvature != "expected over the posterior"
     given = {"prior": Isotropic(1.1), "draws": 2, "curvature": curvature}
     if not case.expected:
         given["method"] = to_round_off(curvature)

@@ -47,8 +47,6 @@ def obstacle(model: LinearModel, groups: int) -> str | None:
         return "this density is not log-concave in its outputs, so that the best Gaussian is not the only one"
     if groups > 1:
         return "several precisions are free"
-    if model.point is not None and model.point.stands_for > 1:
-        return "the data are a part of those that the network was trained on, and its mean would be that of the part"
     if model.features.rows_are_costly or 8.0 * rows * d > LARGEST_BYTES:
         return f"{rows:,} outputs × {d:,} weights do not fit into the memory for a matrix of them"
     if min(rows, d) > LARGEST_SIDE:
