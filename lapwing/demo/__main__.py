@@ -1,0 +1,5 @@
+"""`python -m lapwing.demo`."""
+
+from lapwing.demo import main
+
+main()
