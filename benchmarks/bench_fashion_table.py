@@ -114,7 +114,7 @@ def posterior(model: nn.Module, pair: Pair, validation: Pair, seed: int, **optio
         model, pair, lw.Categorical(), validation=validation, draws=draws, seed=seed, progress=False,
         curvature="network", **options,
     )  # fmt: skip
-    return replace(found, network_temperature=None)  # itself, whatever held-out data would take in its place
+    return replace(found, alternative=None)  # itself, whatever held-out data would take in its place
 
 
 def held_out_nll(found: lw.Posterior, validation: Pair) -> float:

@@ -139,7 +139,7 @@ def methods(case: Case, data: dict[str, Any], model: Any, seed: int) -> dict[str
 
     def itself(found: Any) -> Any:
         """A posterior, whatever held-out data would take in its place."""
-        return replace(found, network_temperature=None)
+        return replace(found, alternative=None)
 
     return {
         "network": lambda: alone,

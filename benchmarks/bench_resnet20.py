@@ -49,7 +49,7 @@ def measure(n: int, prior: str, select: str | None, pictures: int | None) -> dic
         select=None if select is None else lambda name: name.startswith(select),
         validation=(x[:HELD_OUT], y[:HELD_OUT]), progress=False, curvature="network",
     )  # fmt: skip
-    posterior = replace(posterior, network_temperature=None)  # itself, whatever held-out data would take in its place
+    posterior = replace(posterior, alternative=None)  # itself, whatever held-out data would take in its place
     spent["fit_seconds"] = time.perf_counter() - started
     temperature = posterior.diagnostics.temperature_scaling["temperature"]
     started = time.perf_counter()

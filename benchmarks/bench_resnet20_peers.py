@@ -52,7 +52,7 @@ def measure(n: int, test: int, structure: str, held_out: int = HELD_OUT, who: st
             model, train, lw.Categorical(), prior=lw.Isotropic(None if validation else PRECISION), validation=validation,
             progress=False, curvature="network", **(last if structure == "last layer" else kfac),
         )  # fmt: skip
-        return replace(found, network_temperature=None)
+        return replace(found, alternative=None)
 
     if who == "theirs":
         la, _ = theirs(model, train, held, structure)

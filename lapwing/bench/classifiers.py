@@ -60,7 +60,7 @@ class Problem:
             self.model, (x[: self.few], y[: self.few]), LABELS, total=self.total or len(x), draws=DRAWS,
             validation=self.validation, seed=self.seed, progress=False, curvature="network", **options,
         )  # fmt: skip
-        return replace(found, network_temperature=None)
+        return replace(found, alternative=None)
 
 
 def _map(problem: Problem) -> Predictive:

@@ -89,6 +89,10 @@ class Fit(ABC):
         """That of the surrogate's features in units of the prior's scale, where it is known without them."""
         return None
 
+    def around_network(self) -> Fit | None:
+        """Laplace's approximation around the network's own outputs; None where this is that already, or has none."""
+        return None
+
     @abstractmethod
     def mean(self, own: Callable[[], Tensor]) -> Tensor:  # (d,)
         """The mean of the weights; `own` finds that of the surrogate."""
@@ -202,6 +206,7 @@ class NetworkWeights(Fit):
     weights: Tensor  # (d,)
     residual: Tensor  # (1,), at unit noise, or −2 log p
     energies: Tensor  # (groups,)
+    known: Spectrum | None = None  # of the surrogate's features, where it was found in few coordinates
     kind = "weights"
     is_closed_form = True
 
@@ -216,6 +221,9 @@ class NetworkWeights(Fit):
         energies = grouped((weights / prior.scale).square(), prior.group_of, len(prior.precision))
         outputs = model.outputs_at_point()
         return NetworkWeights(model.surrogate(outputs), weights, model.misfit(outputs), energies)
+
+    def spectrum(self) -> Spectrum | None:
+        return self.known
 
     @property
     def surrogate(self) -> GaussianSurrogate:
