@@ -23,11 +23,11 @@ import torch
 from torch import Tensor, nn
 
 import lapwing as lw
+from benchmarks import data
+from benchmarks.classifiers import Problem
+from benchmarks.networks import seeded
 from lapwing import metrics
 from lapwing.bayes.predictive import Prediction
-from lapwing.bench import data
-from lapwing.bench.classifiers import Problem
-from lapwing.bench.networks import seeded
 from lapwing.families import map as network_alone
 from lapwing.families import temperature
 

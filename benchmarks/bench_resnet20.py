@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 import lapwing as lw
+from benchmarks import data
+from benchmarks.networks import trained_resnet20
+from benchmarks.tasks.cifar import clothes
 from lapwing import metrics
-from lapwing.bench import data
-from lapwing.bench.networks import trained_resnet20
-from lapwing.bench.studies.cifar import clothes
 
 TOTAL, HELD_OUT = 50_000, 200
 SETS = {"test": slice(200, 1000), "jpeg": slice(200, 600), "noise": slice(200, 500)}

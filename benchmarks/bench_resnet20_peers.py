@@ -32,9 +32,9 @@ PRECISION = 1000.0  # where it is not tuned
 
 def measure(n: int, test: int, structure: str, held_out: int = HELD_OUT, who: str = "both") -> dict:
     import lapwing as lw
+    from benchmarks import data
+    from benchmarks.networks import trained_resnet20
     from lapwing import metrics
-    from lapwing.bench import data
-    from lapwing.bench.networks import trained_resnet20
 
     task = data.cifar10()
     model, train = trained_resnet20(), (task.train[0][:n], task.train[1][:n])

@@ -15,9 +15,9 @@ from lapwing.bayes.likelihoods import GaussianSurrogate
 from lapwing.bayes.linear_model import LinearModel
 from lapwing.bayes.priors import DiagonalPrior
 from lapwing.linalg.operators import LinearOperator
-from lapwing.linalg.progress import Report
 from lapwing.linalg.solvers import Preconditioner
 from lapwing.linalg.spectral import Spectrum
+from lapwing.runtime.progress import Report
 
 Packed = tuple[dict[str, Any], dict[str, Tensor]]
 Preconditioning = Callable[[], Preconditioner | None]  # made where a search wants it

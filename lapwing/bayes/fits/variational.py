@@ -29,8 +29,8 @@ from lapwing.bayes.likelihoods.expectation import Expectation
 from lapwing.bayes.linear_model import LinearModel
 from lapwing.bayes.priors import DiagonalPrior
 from lapwing.linalg.operators import BlockDiagonal, Dense, LinearOperator
-from lapwing.linalg.progress import Report
 from lapwing.linalg.spectral import Spectrum
+from lapwing.runtime.progress import Report
 
 LARGEST_BYTES = 2**30  # of the columns in double precision
 LARGEST_SIDE = 6000  # of a Gram matrix of rows that are chosen from

@@ -14,7 +14,6 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as serialise
 from torch import Tensor
 
-from lapwing.atomic import write as write_atomically
 from lapwing.bayes.diagnostics import Diagnostics
 from lapwing.bayes.evidence import EvidenceParts
 from lapwing.bayes.fits import Packed
@@ -30,8 +29,9 @@ from lapwing.bayes.posterior.earlier_files import as_now
 from lapwing.bayes.posterior.posterior import DataLedger, FeatureMap, Posterior
 from lapwing.bayes.priors import DiagonalPrior
 from lapwing.linalg.estimators import Estimate
-from lapwing.linalg.journal import checksum
 from lapwing.linalg.operators import Dense, LinearOperator
+from lapwing.runtime.atomic import write as write_atomically
+from lapwing.runtime.journal import checksum
 
 FORMAT = 3  # 1 had no checksum, 2 no methods that know their own files
 MIXTURE = 4  # of several posteriors

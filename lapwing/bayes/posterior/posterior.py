@@ -29,10 +29,10 @@ from lapwing.bayes.predictive import Observation, Prediction
 from lapwing.bayes.predictive.network_draws import network_draws
 from lapwing.bayes.predictive.sharing import predicted
 from lapwing.bayes.priors import DiagonalPrior
-from lapwing.linalg.devices import map_tensors
 from lapwing.linalg.estimators import Estimate
-from lapwing.linalg.memory import check_memory
 from lapwing.linalg.operators import LinearOperator
+from lapwing.runtime.devices import map_tensors
+from lapwing.runtime.memory import check_memory
 
 Centre = Literal["network", "linear"]
 
