@@ -23,11 +23,11 @@ import torch
 from torch import Tensor, nn
 
 import lapwing as lw
+from benchmarks import data
+from benchmarks.classifiers import Problem
+from benchmarks.networks import seeded
 from lapwing import metrics
 from lapwing.bayes.predictive import Prediction
-from lapwing.bench import data
-from lapwing.bench.classifiers import Problem
-from lapwing.bench.networks import seeded
 from lapwing.families import map as network_alone
 from lapwing.families import temperature
 
@@ -114,7 +114,7 @@ def posterior(model: nn.Module, pair: Pair, validation: Pair, seed: int, **optio
         model, pair, lw.Categorical(), validation=validation, draws=draws, seed=seed, progress=False,
         curvature="network", **options,
     )  # fmt: skip
-    return replace(found, network_temperature=None)  # itself, whatever held-out data would take in its place
+    return replace(found, alternative=None)  # itself, whatever held-out data would take in its place
 
 
 def held_out_nll(found: lw.Posterior, validation: Pair) -> float:

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 import lapwing as lw
+from benchmarks import data
+from benchmarks.networks import resnet18, resnet50
 from lapwing import metrics
-from lapwing.bench import data
-from lapwing.bench.networks import resnet18, resnet50
 from lapwing.network.batches import as_batches
 from lapwing.network.jacobian import Jacobian, Network, prepared
 

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 import lapwing as lw
+from benchmarks import data
+from benchmarks.networks import trained_resnet20
+from benchmarks.tasks.cifar import clothes
 from lapwing import metrics
-from lapwing.bench import data
-from lapwing.bench.networks import trained_resnet20
-from lapwing.bench.studies.cifar import clothes
 
 TOTAL, HELD_OUT = 50_000, 200
 SETS = {"test": slice(200, 1000), "jpeg": slice(200, 600), "noise": slice(200, 500)}
@@ -49,7 +49,7 @@ def measure(n: int, prior: str, select: str | None, pictures: int | None) -> dic
         select=None if select is None else lambda name: name.startswith(select),
         validation=(x[:HELD_OUT], y[:HELD_OUT]), progress=False, curvature="network",
     )  # fmt: skip
-    posterior = replace(posterior, network_temperature=None)  # itself, whatever held-out data would take in its place
+    posterior = replace(posterior, alternative=None)  # itself, whatever held-out data would take in its place
     spent["fit_seconds"] = time.perf_counter() - started
     temperature = posterior.diagnostics.temperature_scaling["temperature"]
     started = time.perf_counter()

@@ -241,7 +241,7 @@ def measured(fit: Callable[..., Predicted], data: str, splits: list[int], *, gap
     """Scores of one method on some splits of a set."""
     import torch
 
-    from lapwing.bench.data import uci
+    from benchmarks.data import uci
 
     torch.set_num_threads(1)
     outcomes = []

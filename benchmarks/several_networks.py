@@ -40,7 +40,7 @@ RIVALS = ("five", "five, temperature", "one, validated")
 
 def parts(case: str, seed: int) -> dict[str, Any]:
     """The rows of a case, the first few of those to judge by."""
-    from lapwing.bench.data import fashion_mnist
+    from benchmarks.data import fashion_mnist
 
     task = fashion_mnist(test=few_digits.JUDGED) if case.startswith("fashion") else None
     data = few_digits.parts(CASES[case], seed, task)

@@ -16,10 +16,10 @@ from lapwing.bayes.mixtures import Mixture, Turn, fitted
 from lapwing.bayes.posterior import Posterior
 from lapwing.bayes.priors import Prior
 from lapwing.bayes.sharing import Shard
-from lapwing.linalg.progress import Report
 from lapwing.network.linearisation import linearise
 from lapwing.network.outputs import Output
 from lapwing.network.parameters import Select
+from lapwing.runtime.progress import Report
 
 
 class Options(TypedDict, total=False):

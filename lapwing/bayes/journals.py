@@ -17,8 +17,8 @@ from lapwing.bayes.fits.spans import Span
 from lapwing.bayes.linear_model import LinearModel
 from lapwing.bayes.noise import Noise
 from lapwing.bayes.priors import DiagonalPrior
-from lapwing.linalg.journal import Found, Journal
-from lapwing.linalg.ranks import Ranks
+from lapwing.runtime.journal import Found, Journal
+from lapwing.runtime.ranks import Ranks
 
 OF_MODE = ("weights", "outputs", "factor")
 OF_SPAN = ("directions", "images")

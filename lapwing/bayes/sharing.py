@@ -12,10 +12,10 @@ from torch import Tensor
 
 from lapwing.bayes.journals import told
 from lapwing.bayes.linear_model import LinearModel
-from lapwing.linalg.memory import available_bytes, counting_on
 from lapwing.linalg.operators import LinearOperator, Sharded
 from lapwing.linalg.operators.distributed import Share
-from lapwing.linalg.ranks import RankFailed, Ranks, together
+from lapwing.runtime.memory import available_bytes, counting_on
+from lapwing.runtime.ranks import RankFailed, Ranks, together
 
 Shard = bool | Share | None  # False: alone; None and True: by data
 

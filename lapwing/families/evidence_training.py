@@ -26,12 +26,12 @@ from lapwing.bayes.methods.structured import Structure
 from lapwing.bayes.posterior import Posterior
 from lapwing.bayes.priors import DiagonalPrior, Isotropic, PerGroup, resolve
 from lapwing.linalg.kronecker import Block
-from lapwing.linalg.progress import Report
 from lapwing.network.batches import as_batches
 from lapwing.network.jacobian import Network
 from lapwing.network.kfac import root_of, structured
 from lapwing.network.linearisation import linearise
 from lapwing.network.shuffling import Source
+from lapwing.runtime.progress import Report
 from lapwing.training import Descent, Epoch, Optimiser, Schedule, Weights, log_prob, loop
 
 SUBSET_BATCH = 128

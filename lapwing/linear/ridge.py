@@ -26,9 +26,9 @@ from lapwing.bayes.posterior import Posterior
 from lapwing.bayes.posterior.leave_one_out import step_out
 from lapwing.bayes.priors import Isotropic
 from lapwing.linalg.operators import Dense, LinearOperator, as_operator, row_blocks
-from lapwing.linalg.progress import reporter
 from lapwing.linalg.spectral import decompose
 from lapwing.linear.fitting import centre, fitted_whole, row_weights
+from lapwing.runtime.progress import reporter
 
 DRAWS = 32  # of a matrix-free fit
 SIGMA_BYTES = 1e9  # `sigma_` is made on request, up to this size

@@ -16,13 +16,13 @@ from torch.func import grad, jacrev, vmap
 
 from lapwing.bayes.likelihoods import Likelihood
 from lapwing.bayes.linear_model import Observed
-from lapwing.linalg.memory import check_memory
 from lapwing.linalg.spectral import cutoff
 from lapwing.linalg.truncated import Truncated
 from lapwing.network.batches import Inputs
 from lapwing.network.jacobian import Jacobian, Network, prepared
 from lapwing.network.kfac.roots import Root
 from lapwing.network.nests import Nest, Sample, mapped
+from lapwing.runtime.memory import check_memory
 
 Energy = Callable[[Tensor, Tensor], Tensor]  # outputs (b, c) and targets -> −log p, summed
 Pairs = Iterable[tuple[Sample, Tensor]]

@@ -11,8 +11,6 @@ from torch import Tensor, nn
 
 from lapwing.bayes.likelihoods import Likelihood
 from lapwing.bayes.linear_model import LinearisationPoint, LinearModel, Observed
-from lapwing.linalg.devices import map_tensors
-from lapwing.linalg.journal import Journal
 from lapwing.linalg.operators.placed import InMainMemory
 from lapwing.network.batches import NO_TARGETS, Batches, Inputs, as_batches, check_finite_batch
 from lapwing.network.checks import checked_outputs, taken
@@ -26,6 +24,8 @@ from lapwing.network.nests import Nest, required
 from lapwing.network.observations import observe
 from lapwing.network.outputs import Output, View
 from lapwing.network.parameters import Select, fingerprint
+from lapwing.runtime.devices import map_tensors
+from lapwing.runtime.journal import Journal
 
 
 def linearise(

@@ -15,7 +15,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from lapwing.linalg.progress import Report
+from lapwing.runtime.progress import Report
 from lapwing.tabular.curvature import Conditioned, Curvature, Variances, curvature
 from lapwing.tabular.networks import Jacobian, Layers, linearised, outputs
 

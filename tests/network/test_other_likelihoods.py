@@ -367,7 +367,7 @@ def test_an_odd_number_of_outputs_has_no_variances():
 
 
 def test_what_cannot_be_done_says_so(tmp_path):
-    from lapwing import recording
+    from lapwing.app import recording
 
     case = CASES["poisson"]
     model, inputs = case.problem()

@@ -15,9 +15,9 @@ from lapwing.bayes.likelihoods import GaussianSurrogate
 from lapwing.bayes.linear_model import LinearModel
 from lapwing.bayes.priors import DiagonalPrior
 from lapwing.linalg.operators import LinearOperator
-from lapwing.linalg.progress import Report
 from lapwing.linalg.solvers import Preconditioner
 from lapwing.linalg.spectral import Spectrum
+from lapwing.runtime.progress import Report
 
 Packed = tuple[dict[str, Any], dict[str, Tensor]]
 Preconditioning = Callable[[], Preconditioner | None]  # made where a search wants it
@@ -87,6 +87,10 @@ class Fit(ABC):
 
     def spectrum(self) -> Spectrum | None:
         """That of the surrogate's features in units of the prior's scale, where it is known without them."""
+        return None
+
+    def around_network(self) -> Fit | None:
+        """Laplace's approximation around the network's own outputs; None where this is that already, or has none."""
         return None
 
     @abstractmethod
@@ -202,6 +206,7 @@ class NetworkWeights(Fit):
     weights: Tensor  # (d,)
     residual: Tensor  # (1,), at unit noise, or −2 log p
     energies: Tensor  # (groups,)
+    known: Spectrum | None = None  # of the surrogate's features, where it was found in few coordinates
     kind = "weights"
     is_closed_form = True
 
@@ -216,6 +221,9 @@ class NetworkWeights(Fit):
         energies = grouped((weights / prior.scale).square(), prior.group_of, len(prior.precision))
         outputs = model.outputs_at_point()
         return NetworkWeights(model.surrogate(outputs), weights, model.misfit(outputs), energies)
+
+    def spectrum(self) -> Spectrum | None:
+        return self.known
 
     @property
     def surrogate(self) -> GaussianSurrogate:

@@ -27,9 +27,9 @@ from lapwing.bayes.likelihoods import GaussianSurrogate, Likelihood
 from lapwing.bayes.linear_model import LinearModel
 from lapwing.bayes.priors import DiagonalPrior
 from lapwing.linalg.operators import Dense, Diagonal, Double, LinearOperator
-from lapwing.linalg.progress import Report
 from lapwing.linalg.solvers import Preconditioner
 from lapwing.linalg.spectral import Spectrum, by_rows
+from lapwing.runtime.progress import Report
 
 INTERPOLATES = 0.99  # mean confidence in the training targets at which they say nothing about the width of error bars
 LARGEST = 2 * 2**30  # bytes of a design beyond which it stays out of a file

@@ -21,7 +21,7 @@ from lapwing.bayes.fits import bound
 from lapwing.bayes.fits.bound import Ascent, Rows
 from lapwing.bayes.fits.columns import Given, Reduced, per_contrast, reduced
 from lapwing.bayes.fits.designs import Stored
-from lapwing.bayes.fits.interface import Fit, Packed, Preconditioning, in_units_of, nothing_known
+from lapwing.bayes.fits.interface import Fit, NetworkWeights, Packed, Preconditioning, in_units_of, nothing_known
 from lapwing.bayes.fits.loss import PerOutput
 from lapwing.bayes.fits.newton import AS_NEEDED, NewtonSteps
 from lapwing.bayes.likelihoods import GaussianSurrogate
@@ -29,8 +29,8 @@ from lapwing.bayes.likelihoods.expectation import Expectation
 from lapwing.bayes.linear_model import LinearModel
 from lapwing.bayes.priors import DiagonalPrior
 from lapwing.linalg.operators import BlockDiagonal, Dense, LinearOperator
-from lapwing.linalg.progress import Report
 from lapwing.linalg.spectral import Spectrum
+from lapwing.runtime.progress import Report
 
 LARGEST_BYTES = 2**30  # of the columns in double precision
 LARGEST_SIDE = 6000  # of a Gram matrix of rows that are chosen from
@@ -149,11 +149,22 @@ class BoundSearch:
         contrasts = self.model.likelihood.contrasts(self.model.outputs)
         return contrasts @ root @ contrasts.mT
 
-    def spectrum(self, at: Ascent) -> Spectrum | None:
-        """That of the surrogate's features in units of the prior's scale; None where it is to be found from them."""
+    def network_curvature(self) -> Tensor:  # (n, k, k)
+        """B at the network's own outputs."""
+        model = self.model
+        of, flat = model.likelihood, model.outputs_at_point().double()
+        outputs = of.reshape_outputs(flat, model.targets)
+        if _alone(model):
+            return of.hessian_diagonal(outputs, model.weights, model.targets).reshape(-1, 1, 1)
+        contrasts = of.contrasts(model.outputs)
+        columns = contrasts.expand(len(outputs), *contrasts.shape)
+        return contrasts.mT @ of.hessian_product(outputs, columns, model.weights, model.targets)
+
+    def spectrum(self, curvature: Tensor) -> Spectrum | None:  # (n, k, k)
+        """That of SᵀΦ in units of the prior's scale, S Sᵀ the curvature; None where it is to be found from these."""
         if len(self.prior.precision) > 1:
             return None
-        values, vectors = torch.linalg.eigh(self.rows.free.gram(self.curvature(at)))
+        values, vectors = torch.linalg.eigh(self.rows.free.gram(curvature))
         right = vectors if self.columns.basis is None else self.columns.basis @ vectors
         return Spectrum(Dense(right), values.clamp_min(0))
 
@@ -251,7 +262,14 @@ class Variational(Fit):
 
     def spectrum(self) -> Spectrum | None:
         """That of the surrogate's features, found in few coordinates."""
-        return self.search.spectrum(self.ascent)
+        return self.search.spectrum(self.search.curvature(self.ascent))
+
+    def around_network(self) -> NetworkWeights | None:
+        search = self.search
+        if search.model.point is None:
+            return None
+        known = search.spectrum(search.network_curvature())
+        return replace(NetworkWeights.of(search.model, self.prior), known=known)
 
     def optimum(self) -> tuple[Variational, Optimum]:
         """The fit at the precision where the bound is largest: infinity where it is largest without these weights."""

@@ -10,8 +10,8 @@ from lapwing.bayes.methods.krylov import Krylov, space_bytes
 from lapwing.bayes.methods.storing import BLOCK_ELEMENTS
 from lapwing.bayes.priors import Prior
 from lapwing.linalg import stochastic
-from lapwing.linalg.memory import available_bytes, check_memory, readable
 from lapwing.linalg.spectral import Side, is_stored, needed_bytes
+from lapwing.runtime.memory import available_bytes, check_memory, readable
 
 EXACT_SIZE = 1500  # up to here the smaller side is decomposed in about a second
 EXACT_SIZE_OF_NETWORKS = 4000  # products with a Jacobian cost so much that half a minute here is soon repaid

@@ -31,9 +31,9 @@ from lapwing.bayes.statistics import (
     summarise,
     whiten,
 )
-from lapwing.linalg.memory import check_memory
 from lapwing.linalg.operators import Dense, LinearOperator, rows_of
 from lapwing.linalg.spectral import COARSE, Side, Spectrum, decompose, needed_bytes, round_off
+from lapwing.runtime.memory import check_memory
 
 EPS = torch.finfo(torch.float64).eps
 COMPARED = 2**34  # multiplications for a Gram matrix up to which priors are compared

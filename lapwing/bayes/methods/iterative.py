@@ -40,9 +40,9 @@ from lapwing.bayes.priors import DiagonalPrior, Prior
 from lapwing.bayes.statistics import Ritz, data_noise, from_space, in_units, known_trace, prior_noise
 from lapwing.linalg import krylov, solvers, stochastic
 from lapwing.linalg.estimators import Estimate, log_determinant
-from lapwing.linalg.memory import available_bytes
 from lapwing.linalg.operators import Diagonal, LinearOperator, Product, Rows, check_adjoint, over_parts
-from lapwing.linalg.progress import Report
+from lapwing.runtime.memory import available_bytes
+from lapwing.runtime.progress import Report
 
 QUADRATURE_STEPS = 20
 ROUGH = 0.05  # draws whose error bound is larger are reported as not converged

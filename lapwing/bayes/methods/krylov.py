@@ -39,10 +39,10 @@ from lapwing.bayes.statistics import (
     whiten,
 )
 from lapwing.linalg import krylov
-from lapwing.linalg.journal import Journal
 from lapwing.linalg.operators import LinearOperator, check_adjoint, row_blocks
-from lapwing.linalg.progress import Report
 from lapwing.linalg.solvers import Preconditioner
+from lapwing.runtime.journal import Journal
+from lapwing.runtime.progress import Report
 
 MODE_ROUNDS = 20
 SPACE_RESOLUTION = 2e-2  # in log precision, of a search with a space for each

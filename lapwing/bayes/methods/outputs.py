@@ -13,9 +13,9 @@ from torch import Tensor
 
 from lapwing.bayes.likelihoods import Spread
 from lapwing.bayes.statistics import Whitened
-from lapwing.linalg.memory import available_bytes
 from lapwing.linalg.operators import LinearOperator
 from lapwing.linalg.spectral import Spectrum
+from lapwing.runtime.memory import available_bytes
 
 BLOCK_BYTES = 2**26  # of the Jacobian of a few data
 STORED_SHARE = 4  # coordinates of held-out outputs may take this part of the free memory

@@ -20,9 +20,9 @@ from lapwing.families.variational.methods import BayesByBackprop, Method, Natura
 from lapwing.families.variational.posterior import Variational
 from lapwing.families.variational.scores import held_out
 from lapwing.families.variational.temperature import Balanced, Heat, Temperature, count_units, resolve
-from lapwing.linalg.progress import Report, reporter
 from lapwing.network.parameters import Select
 from lapwing.network.shuffling import Source
+from lapwing.runtime.progress import Report, reporter
 from lapwing.training import Diverged, Learner, Schedule, Trained, Weights, log_prob, loop
 
 BALANCED, BACKPROP = Balanced(), BayesByBackprop()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lapwing.linalg.operators.interface import LinearOperator, Weigh
-from lapwing.linalg.ranks import Ranks
+from lapwing.runtime.ranks import Ranks
 
 Share = Literal["data", "draws"]
 BUCKET_BYTES = 2**24  # of a sum that are sent together, while those that come after are computed

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from lapwing.linalg.kronecker import Block, Factors, Kronecker, kronecker
-from lapwing.linalg.memory import check_memory
 from lapwing.network.jacobian import Network
 from lapwing.network.kfac.diagonal import output_squares
 from lapwing.network.kfac.gradients import Full
@@ -20,6 +19,7 @@ from lapwing.network.kfac.moments import in_strips, second_moment
 from lapwing.network.kfac.roots import Root, counted, sampled
 from lapwing.network.kfac.tape import Bases, Layers, Tape, listen, other_rows, padding_entry, pieces
 from lapwing.network.nests import Sample
+from lapwing.runtime.memory import check_memory
 
 Sharing = Literal["expand", "reduce"]
 EXACT = 1024  # normalisation layers and other tensors up to this size get their exact block, larger ones a diagonal

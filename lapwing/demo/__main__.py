@@ -1,5 +1,0 @@
-"""`python -m lapwing.demo`."""
-
-from lapwing.demo import main
-
-main()
