@@ -7,18 +7,20 @@ from typing import Any, final
 
 import torch
 from rich.table import Table
-from torch import Tensor
+from torch import Tensor, nn
 
 from lapwing import metrics
 from lapwing.app import recording, records
 from lapwing.app.demo.digits import Pair, rotated, shuffled, trained
 from lapwing.app.demo.words import standing
 from lapwing.bayes.likelihoods import Categorical
+from lapwing.bayes.mixtures import Mixture
 from lapwing.bayes.posterior import Posterior
 from lapwing.facade import fit
 
-OURS, RAW, SCALED, SEVERAL = "lapwing", "the raw network", "temperature scaling", "lapwing of three networks"
-TRAINED, HELD_OUT, NETWORKS, DEGREES = 100, 200, 3, 45
+OURS, RAW, SCALED = "lapwing", "the raw network", "temperature scaling"
+AVERAGED, SEVERAL = "three networks averaged", "lapwing of three networks"
+TRAINED, HELD_OUT, TESTED, NETWORKS, DEGREES = 100, 150, 500, 3, 45
 THRESHOLDS = 0.5, 0.8, 0.9, 0.95
 ANSWERING = 0.9
 
@@ -42,8 +44,7 @@ class ClassifierScene:
     labels: Tensor  # (n,)
     upright: dict[str, Tensor]
     turned: dict[str, Tensor]
-    posterior: Posterior
-    data: Split
+    record: records.Record  # of one network's posterior beside the raw network and temperature scaling
 
     title = "A classifier: which digits to answer, and which to leave to a person?"
     picture = "classifier.png"
@@ -53,13 +54,21 @@ class ClassifierScene:
     def sentence(self) -> str:
         """What the figures say."""
         losses = {name: metrics.nll_each(probs, self.labels) for name, probs in self.upright.items()}
-        answered, wrong = metrics.answered(self.upright[OURS], self.labels, ANSWERING)
-        others, mistaken = metrics.answered(self.upright[SCALED], self.labels, ANSWERING)
         return (
-            f"By NLL ({float(losses[OURS].mean()):.3f}) lapwing {standing(losses, OURS)}. Above {ANSWERING:.0%} "
-            f"confidence it answers {answered} of {len(self.labels)} digits, {wrong} of them wrong; temperature scaling "
-            f"answers {others}, {mistaken} wrong, and of its {answered} surest "
-            f"{wrong_among_surest(self.upright[SCALED], self.labels, answered)} wrong. {self.under_rotation}"
+            f"By NLL ({float(losses[OURS].mean()):.3f}) lapwing {standing(losses, OURS)}. "
+            f"{self.when_confident} {self.under_rotation}"
+        )
+
+    @property
+    def when_confident(self) -> str:
+        """What is answered above a threshold, beside as many answers of the cheapest rival."""
+        (answered, wrong), (others, mistaken) = (
+            metrics.answered(self.upright[name], self.labels, ANSWERING) for name in (OURS, SCALED)
+        )
+        among = wrong_among_surest(self.upright[SCALED], self.labels, answered)
+        return (
+            f"At {ANSWERING:.0%} confidence it answers {answered} of {len(self.labels)} digits, {wrong} wrong; "
+            f"temperature scaling answers {others}, {mistaken} wrong ({among} among its {answered} surest)."
         )
 
     @property
@@ -77,16 +86,19 @@ class ClassifierScene:
         return metrics.confidence(probs), metrics.accuracy(probs, self.labels)
 
     @property
-    def table(self) -> Table:
-        """The figures: scores, and how many are answered above a threshold, how many of them wrong."""
-        columns = [f"above {threshold:.0%}" for threshold in THRESHOLDS]
-        found = Table("", "accuracy", "NLL", *columns, f"rotated {DEGREES}°: NLL", caption=CAPTION)
+    def tables(self) -> list[Table]:
+        """The figures: scores, and how many digits are answered above a threshold, how many of them wrongly."""
+        scores = Table("", "accuracy", "NLL", "ECE", f"NLL, rotated {DEGREES}°")
         for name, probs in self.upright.items():
-            counts = [metrics.answered(probs, self.labels, threshold) for threshold in THRESHOLDS]
-            scores = f"{metrics.accuracy(probs, self.labels):.1%}", f"{metrics.nll(probs, self.labels):.3f}"
-            shown = [f"{answered}, {wrong}" for answered, wrong in counts]
-            found.add_row(name, *scores, *shown, f"{metrics.nll(self.turned[name], self.labels):.2f}")
-        return found
+            found = metrics.nll(probs, self.labels), metrics.ece(probs, self.labels)
+            turned = metrics.nll(self.turned[name], self.labels)
+            accuracy = f"{metrics.accuracy(probs, self.labels):.1%}"
+            scores.add_row(name, accuracy, *(f"{score:.3f}" for score in found), f"{turned:.2f}")
+        abstention = Table("answered, and wrong", *self.upright)
+        for threshold in THRESHOLDS:
+            counts = [metrics.answered(probs, self.labels, threshold) for probs in self.upright.values()]
+            abstention.add_row(f"above {threshold:.0%}", *(f"{answered}, {wrong}" for answered, wrong in counts))
+        return [scores, abstention]
 
     def draw(self, panels: Any) -> None:
         """Left: mistakes over how many are answered. Right: confidence and accuracy on rotated digits."""
@@ -105,32 +117,12 @@ class ClassifierScene:
         right.set(title=f"digits rotated by {DEGREES}°", ylim=(0, 1))
         right.legend(fontsize=8)
 
-    def record(self) -> records.Record:
-        """For the page: one network's posterior beside the raw network and temperature scaling."""
-        sets = [
-            recording.evaluation("upright digits", self.posterior, *self.data.test),
-            recording.evaluation(f"digits rotated by {DEGREES}°", self.posterior, *self.data.rotated),
-        ]
-        sizes = {"train": TRAINED, "validation": HELD_OUT, "test": len(self.labels)}
-        classes = tuple(str(digit) for digit in range(10))
-        data = records.Data(
-            "scikit-learn's digits", sizes=sizes, inputs="8 × 8 pixels", target="digit", classes=classes
-        )
-        weights = self.posterior.map.weights
-        return recording.record(
-            "Handwritten digits, the demo", self.posterior, sets, inputs=self.data.test[0], command="lapwing demo",
-            data=data, network=records.Network("an MLP with 32 hidden units", weights, weights),
-        )  # fmt: skip
-
-
-CAPTION = "above 90%: how many digits are answered with that confidence, how many of the answers are wrong"
-
 
 def split() -> Split:
     """The digits in a fixed order, in three parts."""
     x, y = shuffled()
     stop = TRAINED + HELD_OUT
-    test = x[stop:], y[stop:]
+    test = x[stop : stop + TESTED], y[stop : stop + TESTED]
     return Split(
         (x[:TRAINED], y[:TRAINED]), (x[TRAINED:stop], y[TRAINED:stop]), test, (rotated(test[0], DEGREES), test[1])
     )
@@ -142,20 +134,53 @@ def run() -> ClassifierScene:
     networks = trained(data.train, NETWORKS)
     posterior = fit(networks[0], data.train, Categorical(), validation=data.validation, progress=False)
     mixture = fit(networks, data.train, Categorical(), validation=data.validation, progress=False)
+    upright, turned = (recording.predict(posterior, pictures) for pictures, _ in (data.test, data.rotated))
+    return ClassifierScene(
+        data.test[1],
+        probabilities(upright, posterior, networks, mixture, data.test[0]),
+        probabilities(turned, posterior, networks, mixture, data.rotated[0]),
+        recorded(posterior, data, upright, turned),
+    )
+
+
+def probabilities(
+    found: recording.Predicted, posterior: Posterior, networks: list[nn.Module], mixture: Mixture, pictures: Tensor
+) -> dict[str, Tensor]:
+    """What every method says; `found` is what one network's posterior does."""
     scaling = recording.temperature(posterior)
     assert scaling is not None  # there are held-out labels
+    with torch.no_grad():
+        logits = torch.stack([network(pictures) for network in networks])
+    return {
+        RAW: logits[0].softmax(1),
+        SCALED: (logits[0] / scaling).softmax(1),
+        OURS: torch.from_numpy(found.probs),
+        AVERAGED: logits.softmax(2).mean(0),
+        SEVERAL: mixture.predict(pictures).probs,
+    }
 
-    def probabilities(pictures: Tensor) -> dict[str, Tensor]:
-        with torch.no_grad():
-            logits = networks[0](pictures)
-        return {
-            RAW: logits.softmax(1),
-            SCALED: (logits / scaling).softmax(1),
-            OURS: posterior.predict(pictures).probs,
-            SEVERAL: mixture.predict(pictures).probs,
-        }
 
-    return ClassifierScene(data.test[1], probabilities(data.test[0]), probabilities(data.rotated[0]), posterior, data)
+def recorded(
+    posterior: Posterior, data: Split, upright: recording.Predicted, turned: recording.Predicted
+) -> records.Record:
+    """For the page."""
+    sets = [
+        recording.of_predictions(name, found, labels.numpy(), pictures.numpy(), recording.temperature(posterior))
+        for name, found, (pictures, labels) in (
+            ("upright digits", upright, data.test),
+            (f"digits rotated by {DEGREES}°", turned, data.rotated),
+        )
+    ]
+    sizes = {"train": TRAINED, "validation": HELD_OUT, "test": TESTED}
+    about = records.Data(
+        "scikit-learn's digits", sizes=sizes, inputs="8 × 8 pixels", target="digit",
+        classes=tuple(str(digit) for digit in range(10)),
+    )  # fmt: skip
+    weights = posterior.map.weights
+    return recording.record(
+        "Handwritten digits, the demo", posterior, sets, inputs=data.test[0], command="lapwing demo", data=about,
+        network=records.Network("an MLP with 16 hidden units", weights, weights),
+    )  # fmt: skip
 
 
 def wrong_among_surest(probs: Tensor, labels: Tensor, count: int) -> int:

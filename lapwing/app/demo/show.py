@@ -23,7 +23,7 @@ class Scene(Protocol):
     @property
     def sentence(self) -> str: ...
     @property
-    def table(self) -> Table: ...
+    def tables(self) -> list[Table]: ...
     @property
     def picture(self) -> str: ...
     @property
@@ -43,9 +43,8 @@ def main(folder: Path = Path("runs/demo")) -> None:
         show(console, number, scenes[-1])
     (tested,) = (scene for scene in scenes if isinstance(scene, classifier.ClassifierScene))
     with console.status("writing the page …"):
-        found = tested.record()
-        records.save(found, folder)
-        page = report.write(folder / "report.html", [found])
+        records.save(tested.record, folder)
+        page = report.write(folder / "report.html", [tested.record])
         pictures = save_pictures(scenes, folder)
     console.print(f"\n[bold]The page and the pictures[/bold], {time.perf_counter() - started:.0f} s in all")
     for line in (str(page), *pictures):
@@ -59,7 +58,8 @@ def show(console: Console, number: int, scene: Scene) -> None:
     """A scene on a terminal."""
     console.print(f"\n[bold]{number}. {scene.title}[/bold]", highlight=False)
     console.print(scene.sentence, highlight=False, markup=False)
-    console.print(scene.table)
+    for shown in scene.tables:
+        console.print(shown)
 
 
 def save_pictures(scenes: Sequence[Scene], folder: Path) -> list[str]:
@@ -71,7 +71,7 @@ def save_pictures(scenes: Sequence[Scene], folder: Path) -> list[str]:
     paths = []
     for scene in scenes:
         rows, columns = scene.panels
-        figure = Figure(figsize=(12, 3.6 if columns < 5 else 1.5), layout="constrained")
+        figure = Figure(figsize=(12, 3.6 if columns < 5 else 1.3), layout="constrained")
         scene.draw(figure.subplots(rows, columns, squeeze=False))
         path = folder / scene.picture
         figure.savefig(path, dpi=110)

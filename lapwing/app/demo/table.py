@@ -79,13 +79,13 @@ class TableScene:
         )
 
     @property
-    def table(self) -> Table:
+    def tables(self) -> list[Table]:
         """The figures."""
         found = Table("", "RMSE", f"{LEVEL:.0%} interval: inside", "mean width")
         for name, each in self.methods.items():
             inside = f"{each.inside(self.targets).mean():.0%}"
             found.add_row(name, f"{each.rmse(self.targets):.1f}", inside, f"{each.width():.0f}")
-        return found
+        return [found]
 
     def draw(self, panels: Any) -> None:
         """Intervals in the order of the predictions, and what was observed."""
@@ -98,7 +98,7 @@ class TableScene:
             panel.plot(place[inside], seen[inside], "k.", markersize=3, label="observed, inside")
             panel.plot(place[~inside], seen[~inside], "x", color="#d62728", markersize=5, label="observed, outside")
             panel.set_title(f"{name}: RMSE {each.rmse(self.targets):.1f}, {inside.mean():.0%} inside", fontsize=10)
-            panel.set(xlabel="test patients, by prediction", xticks=[])
+            panel.set(xlabel="test patients, by prediction", xticks=[], ylim=(-100, 450))
         panels.flat[0].set_ylabel("disease progression")
         panels.flat[0].legend(fontsize=7, loc="upper left")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import torch
 from torch import Tensor
 
 from lapwing import metrics
@@ -16,7 +17,6 @@ def standing(losses: Mapping[str, Tensor], ours: str) -> str:
 
     A difference of less than two standard errors is a tie.
 
-    >>> import torch
     >>> one = torch.tensor([0.1, 0.2, 0.3, 0.4])
     >>> standing({"lapwing": one, "a GP": one.flip(0), "a plain MLP": one + 1, "an oracle": one - 0.1}, "lapwing")
     'beats a plain MLP, ties with a GP and loses to an oracle'
@@ -48,5 +48,5 @@ def coverage(inside: int, of: int, level: float) -> str:
     >>> coverage(132, 142, 0.9), coverage(72, 142, 0.9), coverage(142, 142, 0.9)
     ('as they should', 'too few', 'too many')
     """
-    low, high = (float(end) for end in metrics.wilson([inside], [of]))
+    low, high = (float(end) for end in metrics.wilson(torch.tensor(inside), torch.tensor(of)))
     return "too many" if low > level else "too few" if high < level else "as they should"

@@ -58,13 +58,13 @@ class LabelScene:
         )
 
     @property
-    def table(self) -> Table:
+    def tables(self) -> list[Table]:
         """The figures."""
         found = Table("suspects by", "wrong labels found", "networks trained")
         for method in self.suspects:
             networks = PARTS + 1 if method == FOLDS else 1
             found.add_row(method, f"{int(self.found(method).sum())} of {len(self.wrong)}", str(networks))
-        return found
+        return [found]
 
     def draw(self, panels: Any) -> None:
         """lapwing's suspects, the most suspicious first."""
