@@ -1,6 +1,5 @@
 """The demo says what its figures say, ties and losses included, and its figures are right."""
 
-import re
 import sys
 
 import numpy as np
