@@ -52,10 +52,16 @@ Chosen = tuple[str, str, list[int], bool]  # set, method, splits, whether they a
 
 def chosen() -> list[Chosen]:
     """What has been run."""
+    rivals = ("ridge", "mlp", "boosting", "gp")
     return [
         *((data, "lapwing", splits, False) for data, splits in product(SMALL, PARTS)),
         ("power", "lapwing", [0], False),
         *((data, method, FEW, False) for data, method in product(SMALL[:4], ("gp", "boosting", "mlp", "ridge"))),
+        *((data, method, REST, False) for method, data in product(rivals, SMALL[:4])),
+        *(("wine", method, splits, False) for splits, method in product((FEW, REST), rivals[:3])),
+        *((data, "lapwing", FEW, True) for data in SMALL),
+        *((data, "gp", FEW, True) for data in SMALL[:4]),
+        *(("wine", "gp", [split], False) for split in FEW),
     ]
 
 
@@ -63,13 +69,10 @@ def to_come() -> list[Chosen]:
     """What the protocol asks beside, in the order of what is asked most; lines move to `chosen` to be run."""
     return [
         *((data, "lapwing", [split], False) for data, split in product(LARGE, FEW) if (data, split) != ("power", 0)),
-        *((data, method, REST, False) for data, method in product(SMALL, ("ridge", "mlp"))),
-        *(("wine", method, FEW, False) for method in ("ridge", "mlp")),
         *((data, "ridge", FEW, False) for data in LARGE),
-        *((data, "gp", splits, False) for data, splits in product(SMALL[:4], PARTS[1:])),
-        *(("wine", "gp", [split], False) for split in FEW + REST),
+        *(("wine", "gp", [split], False) for split in REST),
         *((data, "lapwing, one", splits, False) for data, splits in product(SMALL, PARTS)),
-        *((data, method, FEW, True) for data, method in product(SMALL, ("lapwing", "gp"))),
+        ("wine", "gp", FEW, True),
         *((data, "lapwing", FEW, True) for data in LARGE),
         *((data, "lapwing, input noise", FEW, False) for data in SMALL),
     ]
