@@ -6,7 +6,7 @@ what is missing raises FileNotFoundError, which says where it was looked for and
 
 from lapwing.bench.data.images import cifar10, cifar10_jpeg, fashion_mnist, mnist, notmnist
 from lapwing.bench.data.storage import find, folders, read_idx, read_npz
-from lapwing.bench.data.tables import UCI, breast_cancer, class_table, diabetes, digits, uci, uci_splits
+from lapwing.bench.data.tables import UCI, breast_cancer, class_table, diabetes, digits, number_table, uci, uci_splits
 from lapwing.bench.data.task import Task
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "folders",
     "mnist",
     "notmnist",
+    "number_table",
     "read_idx",
     "read_npz",
     "uci",
