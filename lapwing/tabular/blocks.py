@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from lapwing.tabular.curvature import (
-    ROWS_PER_WEIGHT,
     Conditioned,
     Curvature,
     RowCurvature,
     RowPosterior,
     WeightCurvature,
     WeightPosterior,
+    fewer_rows,
 )
 from lapwing.tabular.networks import Jacobian
 
@@ -31,7 +31,7 @@ BLOCK_ELEMENTS = 2**22  # of products of inputs at once
 
 def curvature(rows: Jacobian, outputs: int) -> Curvature:
     """By the smaller matrix; rows are those of the first datum, then of the next, as many as it has outputs."""
-    if rows.rows <= ROWS_PER_WEIGHT * sum(high * wide for high, wide in rows.shapes):
+    if fewer_rows(rows.rows, sum(high * wide for high, wide in rows.shapes)):
         return RowCurvature(rows)
     return WeightCurvature(gram(rows, outputs), rows.shapes)
 

@@ -36,6 +36,11 @@ class Layers:
     def _with(self, other: Layers, operation: Callable[[Tensor, Tensor], Tensor]) -> Layers:
         return Layers(tuple(operation(mine, theirs) for mine, theirs in zip(self.of, other.of, strict=True)))
 
+    @property
+    def weights(self) -> int:
+        """Of each network."""
+        return sum(layer[0].numel() for layer in self.of)
+
     def total(self) -> Tensor:  # (b,)
         """The sum of all entries."""
         return torch.stack([layer.sum((1, 2)) for layer in self.of]).sum(0)
