@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lapwing.tabular import training
-from lapwing.tabular.networks import initial, linearised, outputs
+from lapwing.tabular.networks import initial, linearised
 from lapwing.tabular.training import Data, Groups, Local, log_evidence, start, stepped, train, updated
 from tests.tabular import reference
 from tests.tabular.problems import FEW, MANY, MEMBERS, problem
