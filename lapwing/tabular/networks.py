@@ -166,6 +166,12 @@ def linearised(networks: Layers, inputs: Tensor) -> tuple[Tensor, Jacobian]:
     return final, Jacobian(tuple(reversed(left)), repeated)
 
 
+def squared_slopes(networks: Layers, jacobian: Jacobian, weights: Tensor) -> Tensor:  # (b, d), of (rows,)
+    """Of all outputs along every input, summed over weighted rows of the Jacobian."""
+    slopes = jacobian.left[0] @ networks.of[0][:, :, :-1]
+    return (weights[None, None, :] @ slopes.square())[:, 0]
+
+
 def _activations(networks: Layers, inputs: Tensor) -> list[Tensor]:
     values = [inputs.expand(len(networks.of[0]), -1, -1)]
     last = len(networks.of) - 1

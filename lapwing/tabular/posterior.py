@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lapwing.tabular.curvature import Conditioned
 from lapwing.tabular.mixtures import Mixture, Shape
-from lapwing.tabular.networks import Layers, linearised
+from lapwing.tabular.networks import Layers, linearised, squared_slopes
 from lapwing.tabular.noise import InputNoise
 from lapwing.tabular.training import Data, Groups, Local, State, log_evidence
 
@@ -185,12 +185,8 @@ def _relevance(networks: Layers, groups: Groups, data: Data) -> Tensor:  # (b, c
     squares = torch.zeros(len(data.targets), data.inputs.shape[1], dtype=data.inputs.dtype)
     for block in data.blocks(networks):
         _, jacobian = linearised(networks, block.inputs)
-        slopes = jacobian.left[0] @ networks.of[0][:, :, :-1]
-        squares += (block.weights[None, None, :] @ slopes.square())[:, 0]
-    squares /= data.weights.sum()
-    columns = groups.of[0][:-1]
-    total = torch.zeros(len(squares), int(columns.max()) + 1, dtype=squares.dtype)
-    return total.index_add(1, columns, squares).sqrt()
+        squares += squared_slopes(networks, jacobian, block.weights)
+    return (groups.by_table_column(squares) / data.weights.sum()).sqrt()
 
 
 def _normals(random: np.random.RandomState, *shape: int) -> Tensor:

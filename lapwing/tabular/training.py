@@ -26,6 +26,7 @@ from lapwing.tabular.curvature import (
     WeightCurvature,
     fewer_rows,
 )
+from lapwing.tabular.iterations import Trained, iterated
 from lapwing.tabular.networks import Jacobian, Layers, linearised, outputs
 
 LARGEST_PRECISION = 1e8  # of standardised columns: the weights of one that is as good as gone
@@ -33,8 +34,7 @@ SMALLEST_PRECISION = 1e-8
 LARGEST_OUTPUT_STD = 3.0  # of the prior, for standardised targets
 LARGEST_NOISE_PRECISION = 1e10  # of standardised targets
 FIRST_NOISE_PRECISION = 30.0
-FIRST_STEPS = 5  # before precisions are looked at, then in each of
-LOOK_EVERY = 3  # iterations: it costs more than a step
+FIRST_LOOK = 6  # steps before precisions are looked at
 TRIES = 4  # of a step, before the Gauss-Newton matrix is made again
 DAMPING = (1e-12, 1e12)  # beyond, a step is a Gauss-Newton step, or none
 
@@ -152,6 +152,12 @@ class Groups:
         """The value of each column's group."""
         return tuple(values[:, group] for group in self.of)
 
+    def by_table_column(self, inputs: Tensor) -> Tensor:  # (b, d) to (b, columns)
+        """Sums over the inputs that came from the same column of the table."""
+        columns = self.of[0][:-1]
+        total = torch.zeros(len(inputs), int(columns.max()) + 1, dtype=inputs.dtype)
+        return total.index_add(1, columns, inputs)
+
     def summed(self, columns: Variances) -> Tensor:  # (b, groups)
         """The sum over each group."""
         total = torch.zeros(len(columns[0]), self.count, dtype=columns[0].dtype)
@@ -239,8 +245,8 @@ def _seen(networks: Layers, data: Data) -> tuple[Tensor, Layers, Jacobian]:
 
 def log_evidence(state: State, groups: Groups, data: Data, known: Conditioned, misfit: Tensor) -> Tensor:  # (b,)
     """log p(y) of the linearised networks, were their weights at the mode: fit, penalty and determinants."""
-    penalty = state.noise_precision * _penalty(state.networks, state.variances(groups))
-    return data.log_likelihood(misfit, state.noise_precision) - penalty - 0.5 * known.log_determinant()
+    pulled = state.noise_precision * penalty(state.networks, state.variances(groups))
+    return data.log_likelihood(misfit, state.noise_precision) - pulled - 0.5 * known.log_determinant()
 
 
 def updated(state: State, groups: Groups, data: Data, known: Conditioned, misfit: Tensor) -> State:
@@ -276,16 +282,16 @@ def _tried(state: State, groups: Groups, data: Data, here: Local) -> tuple[State
     damped = tuple(v / (1 + state.damping)[:, None] for v in variances)
     step = here.curved.at(damped).solve(here.gradient(state.networks, variances))
     trial = state.networks - step
-    lighter = _penalty(state.networks, variances) - _penalty(trial, variances)
+    lighter = penalty(state.networks, variances) - penalty(trial, variances)
     promised = lighter - here.misfit_after(step)
     fallen = lighter + here.misfit - data.misfit(trial)
     fell = fallen > 0
     better = fell.nonzero()[:, 0]
-    damping = (state.damping * _factor(fallen / promised.clamp_min(1e-300))).clamp(*DAMPING)
+    damping = (state.damping * damping_factor(fallen / promised.clamp_min(1e-300))).clamp(*DAMPING)
     return replace(state, networks=state.networks.replaced(better, trial[better]), damping=damping), fell
 
 
-def _factor(kept: Tensor) -> Tensor:  # (b,)
+def damping_factor(kept: Tensor) -> Tensor:  # (b,)
     """Of the damping: less after a step that did as promised, more after one that did not."""
     factor = torch.full_like(kept, 4.0)  # the loss rose, or is not a number
     factor[kept > 0] = 2.0
@@ -294,21 +300,10 @@ def _factor(kept: Tensor) -> Tensor:  # (b,)
     return factor
 
 
-def _penalty(networks: Layers, variances: Variances) -> Tensor:  # (b,)
+def penalty(networks: Layers, variances: Variances) -> Tensor:  # (b,)
     """½ Σ α_g ‖θ_g‖², in units of the noise variance."""
     parts = [(w.square() / v[:, None, :]).sum((1, 2)) for w, v in zip(networks.of, variances, strict=True)]
     return 0.5 * torch.stack(parts).sum(0)
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Trained:
-    """Networks at the end of their training."""
-
-    state: State
-    iterations: Tensor  # (b,), long
-    converged: Tensor  # (b,), bool
-    interrupted: bool
 
 
 def start(networks: Layers, groups: Groups) -> State:
@@ -339,29 +334,13 @@ def reopened(state: State, precision: Tensor, noise_precision: Tensor) -> State:
     )
 
 
-def train(state: State, groups: Groups, data: Data, *, max_iter: int, tol: float, report: Report) -> Trained:
-    """Until the mode is nearer than `tol` nats and the evidence changes by less, for each network by itself.
+def train(state: State, groups: Groups, data: Data, *, max_iter: int, tol: float, report: Report) -> Trained[State]:
+    """Until the mode is nearer than `tol` nats and the evidence changes by less, for each network by itself."""
 
-    An interrupt from the keyboard ends it early, with the networks as they are after the last whole iteration.
-    """
-    b = len(state.damping)
-    active = torch.arange(b)
-    iterations = torch.zeros(b, dtype=torch.long)
-    try:
-        for number in range(max_iter):
-            look = number >= FIRST_STEPS and number % LOOK_EVERY == 0
-            now, left = _iteration(state[active], groups, data[active], look=look)
-            state = state.replaced(active, now)
-            iterations[active] += 1
-            report(f"iteration {number + 1} of at most {max_iter}, log evidence {float(state.log_evidence.mean()):.5g}")
-            active = active[~(left < tol)]
-            if not len(active):
-                break
-    except KeyboardInterrupt:
-        return _trained(state, iterations, active, interrupted=True)
-    finally:
-        report("")
-    return _trained(state, iterations, active, interrupted=False)
+    def iteration(now: State, active: Tensor, look: bool) -> tuple[State, Tensor]:
+        return _iteration(now, groups, data[active], look=look)
+
+    return iterated(state, iteration, first_look=FIRST_LOOK, max_iter=max_iter, tol=tol, report=report)
 
 
 def _iteration(state: State, groups: Groups, data: Data, *, look: bool) -> tuple[State, Tensor]:
@@ -374,9 +353,3 @@ def _iteration(state: State, groups: Groups, data: Data, *, look: bool) -> tuple
         left = (evidence - state.log_evidence).abs() + decrement(state, known, here)
         state = updated(replace(state, log_evidence=evidence), groups, data, known, here.misfit)
     return stepped(state, groups, data, here), left
-
-
-def _trained(state: State, iterations: Tensor, active: Tensor, *, interrupted: bool) -> Trained:
-    converged = torch.ones(len(iterations), dtype=torch.bool)
-    converged[active] = False
-    return Trained(state, iterations, converged, interrupted)

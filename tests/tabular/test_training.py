@@ -119,7 +119,7 @@ def test_the_loss_never_rises_at_fixed_precisions():
     losses = []
     for _ in range(25):
         here, _ = parts(case)
-        penalty = training._penalty(case.state.networks, case.state.variances(case.groups))
+        penalty = training.penalty(case.state.networks, case.state.variances(case.groups))
         losses.append(here.misfit + penalty)
         case = replace(case, state=stepped(case.state, case.groups, case.data, here))
     assert (torch.stack(losses).diff(dim=0) <= 0).all()
@@ -177,7 +177,7 @@ def test_a_step_that_does_not_fall_is_tried_again_with_more_damping(monkeypatch)
     state = replace(case.state, damping=torch.full((MEMBERS,), 1e-3).double(), precision=case.state.precision * 1e-3)
 
     def loss(after):
-        penalty = training._penalty(after.networks, state.variances(case.groups))
+        penalty = training.penalty(after.networks, state.variances(case.groups))
         return case.data.misfit(after.networks) + penalty
 
     here = Local.of(state.networks, case.data)
