@@ -28,7 +28,8 @@ from lapwing.tabular.training import Data, Groups, State, joined, reopened, star
 
 MANY_ROWS = 6_000  # beyond it, training begins with
 PART_ROWS = 4_000  # of them
-FURTHER_STEPS = 20  # at most, on all rows after a part, and of partial_fit
+FURTHER_STEPS = 60  # at most, on all rows after a part
+PARTIAL_STEPS = 20  # at most, of partial_fit
 NOISE_ROUNDS = 2  # in which networks of the noise are trained, and the others after them
 
 
@@ -182,7 +183,7 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, TableEstimator):
         groups = Groups.by_column(torch.from_numpy(self._encoding.columns), self._sizes)
         check_size(len(data.inputs), self._sizes, len(data.targets))
         state = reopened(start(found.networks, groups), found.precision, found.noise_precision)
-        steps = min(self.max_iter, FURTHER_STEPS)
+        steps = min(self.max_iter, PARTIAL_STEPS)
         trained = train(state, groups, data, max_iter=steps, tol=self.tol, report=reporter(self.verbose))
         self._networks = Networks.of(trained.state, groups, data, found.members, found.units, found.noise)
         self._keep(trained, data)
