@@ -282,8 +282,9 @@ def measured(fit: Callable[..., Predicted], data: str, splits: list[int], *, gap
 
 def split(data: str, number: int, *, gap: bool = False) -> Split:
     """Inputs and targets to train on, and to test on."""
-    from benchmarks.data import number_table, uci
     from sklearn.model_selection import train_test_split
+
+    from benchmarks.data import number_table, uci
 
     if data in MORE:
         x, y = number_table(data)
