@@ -28,7 +28,7 @@ from benchmarks.classifiers import Problem
 from benchmarks.networks import seeded
 from lapwing import metrics
 from lapwing.bayes.predictive import Prediction
-from lapwing.families import map as network_alone
+from lapwing.families import point as network_alone
 from lapwing.families import temperature
 
 Pair = tuple[Tensor, Tensor]
@@ -59,7 +59,7 @@ def measure(name: str, seed: int, train: int, epochs: int, held_out: int, test: 
     alone = network_alone.fit(model, chosen, lw.Categorical())
     factored = posterior(model, chosen, validation, seed, method=lw.KFAC())
     spent["exact"] = time.process_time()
-    exact = posterior(model, (chosen[0][:few], chosen[1][:few]), validation, seed, total=train)
+    exact = posterior(model, (chosen[0][:few], chosen[1][:few]), validation, seed, dataset_size=train)
     spent["predictions"] = time.process_time()
     precision = float(factored.prior.precision[0])
     multiple = min(MULTIPLES, key=lambda m: held_out_nll(factored.at(precision=m * precision), validation))

@@ -123,7 +123,7 @@ def cooled(base: Any, held_out: Any) -> Any:
 def methods(case: Case, data: dict[str, Any], model: Any, seed: int) -> dict[str, Callable[[], Any]]:
     import lapwing as lw
     from lapwing.families import ensemble
-    from lapwing.families import map as network_alone
+    from lapwing.families import point as network_alone
 
     of, train, held_out = lw.Categorical(), data["train"], data["held_out"]
     alone, several = network_alone.fit(model, train, of), []

@@ -45,7 +45,7 @@ def measure(n: int, prior: str, select: str | None, pictures: int | None) -> dic
     spent = {}
     started = time.perf_counter()
     posterior = lw.fit(
-        model, (train_x[:n], train_y[:n]), lw.Categorical(), prior=PRIORS[prior](), total=TOTAL,
+        model, (train_x[:n], train_y[:n]), lw.Categorical(), prior=PRIORS[prior](), dataset_size=TOTAL,
         select=None if select is None else lambda name: name.startswith(select),
         validation=(x[:HELD_OUT], y[:HELD_OUT]), progress=False, curvature="network",
     )  # fmt: skip

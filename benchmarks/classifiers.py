@@ -1,6 +1,6 @@
 """Every road to honest probabilities on the same trained classifier, settings chosen on the same held-out data.
 
-The linearised posteriors see `few` of the training data, weighted as all of them (`total=`): the whole set would take
+The linearised posteriors see `few` of the training data, weighted as all of them (`dataset_size=`): the whole set would take
 hours on a small machine. Their precision is tuned by the held-out log probability, as everyone's settings are.
 """
 
@@ -17,7 +17,7 @@ from lapwing.bayes.likelihoods import Categorical
 from lapwing.bayes.methods import KFAC, Diagonal
 from lapwing.facade import fit
 from lapwing.families import dropout, ensemble, swag, temperature, variational
-from lapwing.families import map as network_alone
+from lapwing.families import point as network_alone
 from lapwing.families.networks import Predictive
 from lapwing.families.sampled import Sampled
 from lapwing.network.parameters import last_layer
@@ -57,7 +57,7 @@ class Problem:
         """A linearised posterior from a few of the data, itself: not what held-out data would take in its place."""
         x, y = self.train
         found = fit(
-            self.model, (x[: self.few], y[: self.few]), LABELS, total=self.total or len(x), draws=DRAWS,
+            self.model, (x[: self.few], y[: self.few]), LABELS, dataset_size=self.total or len(x), draws=DRAWS,
             validation=self.validation, seed=self.seed, progress=False, curvature="network", **options,
         )  # fmt: skip
         return replace(found, alternative=None)

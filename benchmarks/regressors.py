@@ -23,7 +23,7 @@ from lapwing.bayes.posterior import Posterior
 from lapwing.bayes.priors import GPrior, Isotropic
 from lapwing.facade import fit
 from lapwing.families import dropout, ensemble, mcmc, swag, variational
-from lapwing.families import map as network_alone
+from lapwing.families import point as network_alone
 from lapwing.families.networks import Predictive
 from lapwing.families.sampled import Sampled
 from lapwing.network.parameters import last_layer

@@ -23,7 +23,7 @@ from benchmarks.tasks.study import Study
 from lapwing.bayes.likelihoods import Gaussian
 from lapwing.facade import fit
 from lapwing.families import dropout, ensemble
-from lapwing.families import map as network_alone
+from lapwing.families import point as network_alone
 from lapwing.network.parameters import last_layer
 from lapwing.training import adam, train
 

@@ -98,7 +98,7 @@ def tuned(known: ByGroup, way: str) -> Tuned:
     """The precisions that one of `WAYS` sets."""
     where, _, how = way.partition("-")
     model, at = known.tied() if how == "single" else known, known.centre
-    problem = model.at_weights() if where == "weights" else model.at_mode(at)
+    problem = model.evidence_at_weights() if where == "weights" else model.at_mode(at)
     found = maximised(problem).at
     for _ in range(ROUNDS if where == "full" else 0):
         at, before = model.mode(model.kernel(found.prior)).outputs, found.prior

@@ -28,7 +28,7 @@ from lapwing.bayes.methods import KFAC, Diagonal
 from lapwing.bayes.priors import Isotropic
 from lapwing.facade import fit
 from lapwing.families import dropout, ensemble, mcmc, swag, variational
-from lapwing.families import map as network_alone
+from lapwing.families import point as network_alone
 from lapwing.families.networks import Predictive
 from lapwing.families.sampled import Sampled
 from lapwing.network.parameters import last_layer

@@ -42,11 +42,11 @@ def journal_of(
         if model.offset is not None:
             tensors["offset"] = model.offset
         journal.check("start", (tensors, {}), "data or another network")
-        journal.check("settings", ({}, {"settings": told((*settings, model.likelihood))}), "settings")
+        journal.check("settings", ({}, {"settings": described((*settings, model.likelihood))}), "settings")
         yield journal
 
 
-def told(value: Any) -> str:
+def described(value: Any) -> str:
     """A value in words, without the addresses of functions, which differ between processes."""
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 

@@ -92,12 +92,12 @@ def test_batches_do_not_matter(problem, monkeypatch):
 def test_leverages_of_class_labels_are_those_of_a_refit(problem, total):
     model, x, y = problem
     labels, options = (y[:60, 0] > 0.2).long(), {"prior": lw.Isotropic(2.0), "curvature": "network"}
-    posterior = lw.fit(model, (x[:60], labels), lw.Categorical(), total=total, **options)
+    posterior = lw.fit(model, (x[:60], labels), lw.Categorical(), dataset_size=total, **options)
     found = recording.influence(posterior, labels)
     assert found.leverage.sum() == pytest.approx(posterior.effective_dimension.value, rel=1e-6)
     rest = torch.arange(60) != 17
     smaller = None if total is None else 177  # three copies of one datum less
-    without = lw.fit(model, (x[:60][rest], labels[rest]), lw.Categorical(), total=smaller, **options)
+    without = lw.fit(model, (x[:60][rest], labels[rest]), lw.Categorical(), dataset_size=smaller, **options)
     covariance = without.predict(x[17:18]).observation.spread.covariance[0]
     probs, count = model(x[17:18]).detach().softmax(1)[0], 1 if total is None else 3
     curvature = count * (torch.diag(probs) - torch.outer(probs, probs))

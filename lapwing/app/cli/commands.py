@@ -107,12 +107,14 @@ def fit(
     ] = None,
     noise_std: Annotated[float | None, typer.Option(help="Noise of gaussian targets; tuned if not said.")] = None,
     draws: Annotated[int, typer.Option(help="Posterior draws.", min=1)] = 32,
-    total: Annotated[
+    dataset_size: Annotated[
         int | None, typer.Option(help="Size of the whole training set where DATA is a part of it.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Of draws and of --hold-out.")] = 0,
     device: Device = "cpu",
-    memory: Annotated[str | None, typer.Option(help="What the fit may take, as 8GB; what is free if not said.")] = None,
+    max_memory: Annotated[
+        str | None, typer.Option(help="What the fit may take, as 8GB; what is free if not said.")
+    ] = None,
     method: Annotated[
         str | None, typer.Option(help="exact, krylov, cg, kfac, ekfac or diagonal; by size if not said.")
     ] = None,
@@ -150,8 +152,8 @@ def fit(
         columns = tuple(part.strip() for part in inputs.split(",")) if inputs else None
         request = Request(
             model, data, tuple(weights or ()), target, columns, validation, test, ood, hold_out, likelihood, noise_std,
-            draws, total, seed, Job.here().device(device), name or Path(data.rpartition(":")[2]).stem,
-            shlex.join(["lapwing", *sys.argv[1:]]), memory, method, prior, select,
+            draws, dataset_size, seed, Job.here().device(device), name or Path(data.rpartition(":")[2]).stem,
+            shlex.join(["lapwing", *sys.argv[1:]]), max_memory, method, prior, select,
         )  # fmt: skip
         folder = out or Path("runs") / (request.name or "run")
         if alone:

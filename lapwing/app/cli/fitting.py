@@ -39,12 +39,12 @@ class Request:
     likelihood: str | None = None
     noise_std: float | None = None
     draws: int = 32
-    total: int | None = None
+    dataset_size: int | None = None
     seed: int = 0
     device: str = "cpu"
     name: str | None = None
     command: str = ""
-    memory: str | None = None
+    max_memory: str | None = None
     method: str | None = None
     prior: str | None = None
     select: str | None = None
@@ -109,7 +109,8 @@ def fit(request: Request, clock: Clock) -> Fitted:
     with clock.phase("fitting"):
         posterior = lw.fit(
             model if len(networks) == 1 else networks, training, likelihood, prior=prior, method=method, select=select,
-            validation=held_out, draws=request.draws, seed=request.seed, total=request.total, max_memory=request.memory,
+            validation=held_out, draws=request.draws, seed=request.seed, dataset_size=request.dataset_size,
+            max_memory=request.max_memory,
             progress=lambda phase: clock.tell(f"fitting: {phase}" if phase else "fitting", None),
         )  # fmt: skip
     return Fitted(posterior, networks, found, train, sets)

@@ -27,9 +27,9 @@ MOST_NUMBERED = 10  # classes that are whole numbers, unless --likelihood says s
 NEEDLESS = {
     "validation": "these estimators need no rows held out: give them as --test, or with the rows to train on",
     "weights": "there is no network to load them into", "noise_std": "the noise is found with the rest",
-    "total": "all rows are used", "method": "the posterior is that of small networks, in closed form",
+    "dataset_size": "all rows are used", "method": "the posterior is that of small networks, in closed form",
     "prior": "precisions are found for every layer and column", "select": "all weights have a posterior",
-    "memory": "sizes are checked against what is free",
+    "max_memory": "sizes are checked against what is free",
 }  # fmt: skip
 
 

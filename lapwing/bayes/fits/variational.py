@@ -47,7 +47,7 @@ def obstacle(model: LinearModel, groups: int) -> str | None:
         return "this density is not log-concave in its outputs, so that the best Gaussian is not the only one"
     if groups > 1:
         return "several precisions are free"
-    if model.features.rows_are_costly or 8.0 * rows * d > LARGEST_BYTES:
+    if model.features.too_many_outputs or 8.0 * rows * d > LARGEST_BYTES:
         return f"{rows:,} outputs × {d:,} weights do not fit into the memory for a matrix of them"
     if min(rows, d) > LARGEST_SIDE:
         return f"the smaller of {rows:,} outputs and {d:,} weights is above {LARGEST_SIDE:,}"
@@ -135,7 +135,7 @@ class BoundSearch:
         values, vectors = torch.linalg.eigh(found)
         return (vectors * values.clamp_min(0)[:, None]) @ vectors.mT
 
-    def surrogate(self, at: Ascent) -> GaussianSurrogate:
+    def gaussian_surrogate(self, at: Ascent) -> GaussianSurrogate:
         """The Gaussian model with that curvature: rows SᵀΦ, of every output of a datum."""
         features = self.model.features
         return GaussianSurrogate.without_targets(BlockDiagonal(self.root(at).to(features.like)) @ features)
@@ -250,9 +250,9 @@ class Variational(Fit):
         return self.search.at(float(self.prior.precision[self.search.group]), self.near)
 
     @cached_property
-    def surrogate(self) -> GaussianSurrogate:
+    def gaussian_surrogate(self) -> GaussianSurrogate:
         """With the curvature averaged over the posterior."""
-        return self.search.surrogate(self.ascent)
+        return self.search.gaussian_surrogate(self.ascent)
 
     def averaged_root(self) -> Tensor:
         root = self.search.root(self.ascent)

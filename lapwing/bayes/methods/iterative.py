@@ -71,7 +71,7 @@ class Solver(Method):
         check_adjoint(model.features, generator=torch.Generator().manual_seed(0))
         on = run.prior_on(prior, model)
         fit = fit_of(model, on, curvature=run.curvature)
-        sampler = Sampler.of(fit.surrogate, on, self, run.noise, run.draws)
+        sampler = Sampler.of(fit.gaussian_surrogate, on, self, run.noise, run.draws)
         begin, sampler = _begin(sampler, fit, on, model, prior, run)
         free = what_is_free(
             sampler, on, tune_prior=prior.free(len(on.precision)), tune_noise=model.likelihood.tunes_noise
@@ -208,7 +208,7 @@ class Sampler:
 
     def started_on(self, fit: Fit, prior: DiagonalPrior) -> Sampler:
         """A sampler of other rows, which starts from the solution for these."""
-        fresh = Sampler.of(fit.surrogate, prior, self.method, Noise(self.seed), self.draws)
+        fresh = Sampler.of(fit.gaussian_surrogate, prior, self.method, Noise(self.seed), self.draws)
         return replace(fresh, warm=self.warm)
 
     @property

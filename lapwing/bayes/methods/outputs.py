@@ -240,7 +240,7 @@ def _before_data(
     std: Tensor, features: LinearOperator, shape: tuple[int, ...], draws: int, prior_noise: Tensor, full: bool
 ) -> list[Tensor]:  # (n, c)[, (places,)]
     """The prior variance of outputs, and with `full` that of centred ones; images of prior draws end with this call."""
-    if prod(shape[1:]) <= draws and not (features.rows_are_costly or is_wide(features, shape)):
+    if prod(shape[1:]) <= draws and not (features.too_many_outputs or is_wide(features, shape)):
         parts = [_squares(rows * std, shape, full) for rows in _data(features, shape, None, std.double())]
         return [torch.cat(part) for part in zip(*parts, strict=True)]
     images = (features @ (std[:, None] * prior_noise).to(features.like)).double()

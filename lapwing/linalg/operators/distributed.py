@@ -53,12 +53,12 @@ class Sharded(LinearOperator):
         return self.whole.like
 
     @property
-    def rows_are_cheap(self) -> bool:
-        return self.whole.rows_are_cheap
+    def has_row_vjp(self) -> bool:
+        return self.whole.has_row_vjp
 
     @property
-    def rows_are_costly(self) -> bool:
-        return self.whole.rows_are_costly
+    def too_many_outputs(self) -> bool:
+        return self.whole.too_many_outputs
 
     @property
     def squares_are_cheap(self) -> bool:

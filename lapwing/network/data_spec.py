@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lapwing.network.nests import Nest, Sample, nested, outline
+from lapwing.network.input_tree import InputTree, Sample, nested, outline
 
 TARGETS = ("labels", "label", "targets", "target", "y")  # keys that hold targets unless one is named
 Key = str | int
@@ -18,7 +18,7 @@ Key = str | int
 
 @final
 @dataclass(frozen=True, eq=False)
-class Keyed:
+class DataSpec:
     """Data whose batches are dictionaries or tuples, with the key or place of each of their parts.
 
     `weights` are one number per datum: its likelihood counts to the power of that. `mask` is true where a target
@@ -27,7 +27,7 @@ class Keyed:
     taken.
 
     >>> triples = (torch.zeros(5, 2), torch.zeros(5), torch.ones(5))
-    >>> Keyed(triples, weights=2).batch(triples).weights.shape
+    >>> DataSpec(triples, weights=2).batch(triples).weights.shape
     torch.Size([5])
     """
 
@@ -39,7 +39,7 @@ class Keyed:
 
     def batch(self, whole: Any) -> Batch:
         """The parts of one batch."""
-        raw: Any = whole.parts if isinstance(whole, Nest) else whole
+        raw: Any = whole.parts if isinstance(whole, InputTree) else whole
         if not isinstance(raw, (Mapping, tuple, list)):
             raise ValueError(f"keys are for batches of several parts, and this one is a {outline(raw)}")
         return self._read(raw)
@@ -63,7 +63,7 @@ class Keyed:
         if isinstance(raw, Mapping):
             found = [key for key in TARGETS if key in raw and key not in (self.weights, self.mask)]
             if len(found) > 1:
-                raise ValueError(f"{found} may all be targets: say which, Keyed(data, targets={found[0]!r})")
+                raise ValueError(f"{found} may all be targets: say which, DataSpec(data, targets={found[0]!r})")
             return found[0] if found else None
         chosen = (0,) if self.inputs is None else self.inputs if isinstance(self.inputs, tuple) else (self.inputs,)
         free = [key for key in places if key not in (*chosen, self.weights, self.mask)]
@@ -82,7 +82,7 @@ class Keyed:
         if len(left) != 1:
             raise ValueError(
                 f"a batch of {len(raw)} parts, {outline(raw)}: say which are inputs and which the targets, as in "
-                "Keyed(data, inputs=(0, 1), targets=2), or Keyed(data, weights=2)"
+                "DataSpec(data, inputs=(0, 1), targets=2), or DataSpec(data, weights=2)"
             )
         return nested(raw[left[0]])
 
@@ -100,16 +100,16 @@ def read_batch(raw: Any) -> Batch:
     if isinstance(raw, Batch):
         return raw
     if isinstance(raw, Mapping):
-        return Keyed(None).batch(raw)
-    if isinstance(raw, Tensor | Nest | np.ndarray):
+        return DataSpec(None).batch(raw)
+    if isinstance(raw, Tensor | InputTree | np.ndarray):
         return Batch(nested(raw), None, None)
     if isinstance(raw, tuple | list) and len(raw) == 1:
         return Batch(nested(raw[0]), None, None)
     if not isinstance(raw, tuple | list) or len(raw) != 2:
         raise ValueError(
             f"cannot read a batch that is {outline(raw)}: expected a pair of inputs and targets, or a dictionary; "
-            "where there are more parts say what they are, as in Keyed(data, weights=2) or Keyed(data, inputs=(0, 1), "
-            "targets=2)"
+            "where there are more parts say what they are, as in DataSpec(data, weights=2) or DataSpec(data, "
+            "inputs=(0, 1), targets=2)"
         )
     targets = None if raw[1] is None else _tensor(raw[1], "targets")
     return checked(Batch(nested(raw[0]), targets, None), None)

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 @final
 @dataclass(frozen=True, eq=False)
-class Nest:
+class InputTree:
     """Tensors in tuples and dictionaries, each with one entry per datum along its first axis.
 
     Length, indices and `split` are those of a tensor, so that what works on a tensor of inputs works on this.
 
-    >>> pair = Nest({"left": torch.zeros(5, 2), "right": torch.zeros(5, 3)})
+    >>> pair = InputTree({"left": torch.zeros(5, 2), "right": torch.zeros(5, 3)})
     >>> len(pair), [len(part) for part in pair.split(3)]
     (5, [3, 2])
     """
@@ -39,31 +39,31 @@ class Nest:
     def __len__(self) -> int:
         return len(next(iter(leaves(self.parts).values())))
 
-    def __getitem__(self, index: Any) -> Nest:
-        found = object.__new__(Nest)  # one datum without its axis has no length to compare
+    def __getitem__(self, index: Any) -> InputTree:
+        found = object.__new__(InputTree)  # one datum without its axis has no length to compare
         object.__setattr__(found, "parts", mapped(self.parts, lambda leaf: leaf[index]))
         return found
 
-    def __iter__(self) -> Iterator[Nest]:
+    def __iter__(self) -> Iterator[InputTree]:
         return (self[number] for number in range(len(self)))
 
-    def split(self, size: int) -> list[Nest]:
+    def split(self, size: int) -> list[InputTree]:
         """Consecutive parts of at most so many data."""
         return [self[start : start + size] for start in range(0, len(self), size)]
 
 
-Sample = Tensor | Nest  # the inputs of some data
+Sample = Tensor | InputTree  # the inputs of some data
 
 
 def nested(inputs: Any) -> Sample:
     """Inputs as a tensor, or as a nest where they are a tuple, list or dictionary of them."""
-    if isinstance(inputs, Tensor | Nest):
+    if isinstance(inputs, Tensor | InputTree):
         return inputs
     if isinstance(inputs, np.ndarray):
         return torch.as_tensor(inputs)
     if isinstance(inputs, tuple | list) and len(inputs) == 1:
         return nested(inputs[0])
-    return Nest(tensors_in(inputs))
+    return InputTree(tensors_in(inputs))
 
 
 def tensors_in(tree: Any) -> Any:
@@ -101,7 +101,7 @@ def mapped(tree: Any, function: Callable[[Tensor], Tensor]) -> Any:
 
 def leaves(tree: Any, name: str = "") -> dict[str, Tensor]:
     """Every tensor of a tree by the path to it."""
-    if isinstance(tree, Nest):
+    if isinstance(tree, InputTree):
         return leaves(tree.parts)
     if isinstance(tree, Tensor):
         return {name or "inputs": tree}
@@ -111,7 +111,7 @@ def leaves(tree: Any, name: str = "") -> dict[str, Tensor]:
 
 def outline(tree: Any) -> str:
     """What a batch is made of, for messages."""
-    if isinstance(tree, Nest):
+    if isinstance(tree, InputTree):
         return outline(tree.parts)
     if isinstance(tree, Tensor | np.ndarray):
         return f"{type(tree).__name__} {tuple(tree.shape)}"
@@ -128,7 +128,7 @@ def call(model: nn.Module, inputs: Sample) -> tuple[tuple[Any, ...], dict[str, A
     A tuple gives its entries in order. A dictionary gives those of its entries that `forward` has a parameter for, by
     name; where it has none for any of them, the dictionary itself, as one argument.
 
-    >>> inputs = Nest({"input1": torch.zeros(5, 2), "input2": torch.zeros(5, 3), "id": torch.ones(5)})
+    >>> inputs = InputTree({"input1": torch.zeros(5, 2), "input2": torch.zeros(5, 3), "id": torch.ones(5)})
     >>> list(call(nn.Bilinear(2, 3, 1), inputs)[1])
     ['input1', 'input2']
     """
