@@ -73,6 +73,23 @@ class BayesianMLPClassifier(ClassifierMixin, TableEstimator):
 
     `random_state=None` takes fresh starts every time, without touching numpy's global state.
 
+    Parameters
+    ----------
+    hidden_units : int
+        Hidden units of each network.
+    members : int
+        Number of networks.
+    max_iter : int
+        Largest number of iterations.
+    tol : float
+        Gain in log evidence, in nats, below which a network's training ends.
+    random_state : int, RandomState or None
+        Decides the starts of the networks.
+    verbose : bool, optional
+        Whether to show progress. On a terminal only if left out.
+
+    Examples
+    --------
     >>> from sklearn.datasets import load_wine
     >>> X, y = load_wine(return_X_y=True)
     >>> model = BayesianMLPClassifier(members=2, max_iter=20).fit(X[::2], y[::2])

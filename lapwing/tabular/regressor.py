@@ -76,6 +76,25 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, TableEstimator):
 
     `random_state=None` takes fresh starts every time, without touching numpy's global state.
 
+    Parameters
+    ----------
+    hidden_units : int
+        Hidden units of each network.
+    members : int
+        Number of networks.
+    noise : "constant" or "input"
+        Whether the variance of the noise depends on the inputs.
+    max_iter : int
+        Largest number of iterations.
+    tol : float
+        Gain in log evidence, in nats, below which a network's training ends.
+    random_state : int, RandomState or None
+        Decides the starts of the networks.
+    verbose : bool, optional
+        Whether to show progress. On a terminal only if left out.
+
+    Examples
+    --------
     >>> from sklearn.datasets import load_diabetes
     >>> X, y = load_diabetes(return_X_y=True)
     >>> model = BayesianMLPRegressor(members=2, max_iter=20).fit(X[:200, 2:5], y[:200])
