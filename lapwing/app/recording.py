@@ -1,4 +1,4 @@
-"""From a posterior to its record: how it was found, what it says on test data beside the network alone, what matters.
+"""From a posterior to its record: how it was found, what it says on test data beside the raw network, what matters.
 
 test = recording.evaluation("test", posterior, x, y)
 report.write("page.html", [recording.record("digits", posterior, [test], inputs=x)])
@@ -69,7 +69,7 @@ def task(posterior: Fitted) -> Literal["classification", "regression"]:
 def evaluation(
     name: str, posterior: Fitted, inputs: Any, targets: Any = None, *, tell: Callable[[float], None] | None = None
 ) -> records.Evaluation:
-    """Predictions of a posterior, of its network alone and, where held-out data were given, by temperature scaling.
+    """Predictions of a posterior, of its raw network and, where held-out data were given, by temperature scaling.
 
     Without targets the inputs are foreign ones. `tell` hears the share of the inputs that is done.
     """
@@ -108,7 +108,7 @@ class Predicted:
     """Predictions as arrays: ours, and the network's own."""
 
     probs: np.ndarray | None = None  # (n, classes)
-    plain: np.ndarray | None = None  # (n, classes), of the network alone, or of several averaged
+    plain: np.ndarray | None = None  # (n, classes), of the raw network, or of several averaged
     logits: np.ndarray | None = None  # (n, networks, outputs)
     mean: np.ndarray | None = None  # (n, outputs)
     std: np.ndarray | None = None
@@ -122,7 +122,7 @@ class Predicted:
 
 def _alone(found: Predicted) -> str:
     """What predictions without a posterior are called."""
-    return "MAP" if found.networks == 1 else "networks averaged"
+    return "raw network" if found.networks == 1 else "networks averaged"
 
 
 def predict(

@@ -60,7 +60,7 @@ def test_evaluations_hold_what_predict_says(problem):
     found = recording.evaluation("test", posterior, x[60:], y[60:])
     expected = posterior.predict(x[60:])
     assert np.allclose(found.method("lapwing").std, expected.std)
-    assert np.allclose(found.method("MAP").std, expected.aleatoric_variance.sqrt())
+    assert np.allclose(found.method("raw network").std, expected.aleatoric_variance.sqrt())
     assert np.allclose(found.method("lapwing").scores["novelty"], expected.novelty, atol=1e-6)
     record = recording.record("both", posterior, [found], inputs=x[:60], targets=y[:60])
     assert record.solve.noise_std == pytest.approx([float(posterior.likelihood.noise_std)])

@@ -9,11 +9,13 @@ import numpy as np
 import lapwing.metrics as metrics
 from lapwing.app.records import Evaluation, Predictions, Record
 from lapwing.app.report import scores
-from lapwing.app.report.markup import Child, Html, h, picture
+from lapwing.app.report.markup import Child, Html, h, picture, table
 from lapwing.app.report.svg import Axis, Frame, Numbers, axis, card, figure, legend, number, percent, tenths
 
 SHARE = tuple(np.linspace(0, 1, 6))
 CURVE = 60  # points of a risk–coverage curve
+THRESHOLDS = 0.5, 0.8, 0.9, 0.95, 0.99
+MISTAKES = 8  # shown
 
 Runs = Sequence[tuple[str, Evaluation, Predictions]]  # a name, a set and what one method said about it
 
@@ -25,9 +27,9 @@ def charts(record: Record) -> list[tuple[str, list[Html]]]:
         return []
     methods = [(one.method, first, one) for one in scores.ordered(first)]
     return [
-        ("Can its confidence be believed?", [reliability(methods), confidences(first)]),
-        ("Which answers can be trusted?", [risk(first), sharpness(first)]),
-        ("Examples", examples(record, first)),
+        ("Can its confidence be trusted?", [reliability(methods), confidences(first)]),
+        ("What to answer, and what to leave to a person", [abstention(first), risk(first), sharpness(first)]),
+        ("Examples", [*mistakes(record, first), *examples(record, first)]),
     ]
 
 
@@ -82,6 +84,42 @@ def confidences(evaluation: Evaluation) -> Html:
         f"{int(wrong.sum()):,} of {len(probs):,} answers are wrong.",
         numbers=Numbers(("confidence from", "right", "wrong"), rows),
     )  # fmt: skip
+
+
+def abstention(evaluation: Evaluation) -> Html:
+    """How many inputs are answered above a confidence, and how many of those answers are wrong."""
+    methods = scores.ordered(evaluation)
+    targets = np.asarray(evaluation.targets)
+
+    def counts(threshold: float) -> list[str]:
+        found = (metrics.answered(_probs(one), targets, threshold) for one in methods)
+        return [f"{answered:,} answered, {wrong:,} wrong" for answered, wrong in found]
+
+    rows = [(percent(threshold), *counts(threshold)) for threshold in THRESHOLDS]
+    header = ("confidence at least", *(one.method for one in methods))
+    return card(
+        "When to abstain", table(header, rows, caption=f"Answers by confidence on {evaluation.name}"),
+        says=f"Of {len(targets):,} inputs: those below the threshold are left to a person.", wide=True,
+    )  # fmt: skip
+
+
+def mistakes(record: Record, evaluation: Evaluation) -> list[Html]:
+    """The wrong answers that are given with the highest confidence."""
+    probs, targets = _probs(scores.main(evaluation)), np.asarray(evaluation.targets)
+    wrong = np.flatnonzero(probs.argmax(1) != targets)
+    worst = wrong[np.argsort(-probs[wrong].max(1), kind="stable")][:MISTAKES]
+    if not len(worst):
+        return []
+
+    def shown(row: int) -> tuple[str, ...]:
+        said, truth = int(probs[row].argmax()), int(targets[row])
+        likely = (tenths(float(probs[row, label])) for label in (said, truth))
+        return f"{row + 1:,}", _class_name(record, said), next(likely), _class_name(record, truth), next(likely)
+
+    rows = [shown(int(row)) for row in worst]
+    header = ("input", "predicted", "confidence", "is", "its probability")
+    whole = table(header, rows, caption="The most confident mistakes", sortable=True)
+    return [card("Most confident mistakes", whole, says=f"{len(wrong):,} of {len(targets):,} answers are wrong.")]
 
 
 def risk(evaluation: Evaluation) -> Html:
@@ -165,12 +203,16 @@ def examples(record: Record, evaluation: Evaluation) -> list[Html]:
 
 
 def _example(record: Record, pixels: np.ndarray, probs: np.ndarray, truth: int, row: int) -> Html:
-    classes = record.data.classes
     said, sure = int(probs.argmax()), f"{100 * float(probs.max()):.0f} %"
-    name, true_name = (classes[label] if label < len(classes) else str(label) for label in (said, truth))
+    name, true_name = (_class_name(record, label) for label in (said, truth))
     words = f"input {row}: says {name} ({sure})" + ("" if said == truth else f", is {true_name}")
     wrong = None if said == truth else h("span", f"is {true_name}", class_="wrong")
     return h("li", picture(pixels, words), h("span", h("b", name), f" {sure}"), wrong, data_tip=words)
+
+
+def _class_name(record: Record, label: int) -> str:
+    classes = record.data.classes
+    return classes[label] if label < len(classes) else str(label)
 
 
 def _probs(one: Predictions) -> np.ndarray:

@@ -130,7 +130,7 @@ def _solved(record: Record) -> list[tuple[str, str]]:
         rows += [
             ("Method", solve.method + (f" ({solve.why})" if solve.why else "")),
             ("Converged", "yes" if solve.converged else f"no{limited}"),
-            ("What limits accuracy", limits(record)),
+            ("Numerical error", limits(record)),
         ]
     if solve.data_passes is not None:
         rows.append(("Passes over the data", f"{solve.data_passes:,.10g}"))
@@ -149,7 +149,7 @@ def _solved(record: Record) -> list[tuple[str, str]]:
     if solve.noise_std:
         rows.append(("Noise standard deviation", ", ".join(number(value) for value in solve.noise_std[:8])))
     if solve.temperature is not None:
-        rows.append(("Temperature, were it scaled instead", number(solve.temperature)))
+        rows.append(("Temperature scaling, for comparison: T", number(solve.temperature)))
     return [(name, value) for name, value in rows if value]
 
 
@@ -162,7 +162,7 @@ def limits(record: Record) -> str:
     if solve.draws and (solve.error_bound is not None or not solve.method.lower().startswith("exact")):
         chance = tenths((2 / solve.draws) ** 0.5)
         found.append(f"variances from {solve.draws} draws have a Monte-Carlo error of {chance}")
-    return "; ".join(found) or "round-off: the posterior is in closed form"
+    return "; ".join(found) or "negligible (solved exactly). The error of linearising the network is not measured."
 
 
 def measured(value: Measured) -> str:

@@ -23,7 +23,7 @@ def page(records: Sequence[Record]) -> str:
     """
     if not records:
         raise ValueError("a page needs at least one record")
-    runs = [scores.scored(record) for record in records]
+    runs = [scores.scored(scores.renamed(record)) for record in records]
     title = runs[0].name if len(runs) == 1 else f"{len(runs)} runs compared"
     names = unique_names(runs)
     return document(title, _content(runs, names), made=runs[0].versions.get("lapwing", ""), names=names)
@@ -109,8 +109,8 @@ def _run(record: Record) -> Child:
     sections: list[tuple[str, list[Html]]] = [
         *charts,
         ("Under shift", tables.shifted(record)),
-        ("Can it tell what is foreign?", tables.foreign(record)),
-        ("How wide should error bars be?", [] if record.curve is None else fit.curves(record.curve)),
+        ("Does it recognise out-of-distribution inputs?", tables.foreign(record)),
+        ("Which prior precision?", [] if record.curve is None else fit.curves(record.curve)),
         ("How was the posterior found?", [*fit.convergence(record), *fit.layers(record)]),
         ("Which training points matter?", fit.influence(record)),
         ("Choices and provenance", fit.provenance(record)),
@@ -127,7 +127,8 @@ def _verdict(found: Verdict) -> Html:
     first, *more = found.reasons
     why = h("details", h("summary", "Why?"), h("ul", [h("li", reason) for reason in more]), open=True) if more else None
     line = tables.headline(found.level, found.headline)
-    return h("section", line, h("p", first), why, class_=f"verdict {found.level}", aria_label="Verdict")
+    advice = h("p", h("b", "Recommendation: "), found.advice, class_="advice") if found.advice else None
+    return h("section", line, advice, h("p", first), why, class_=f"verdict {found.level}", aria_label="Verdict")
 
 
 def _tiles(record: Record) -> Child:

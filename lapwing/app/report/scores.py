@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -152,6 +152,41 @@ def best(values: Mapping[str, Measured | None], metric: str) -> str | None:
     if metric in UNSCORED or len(known) < 2:
         return None
     return (max if metric in HIGHER_IS_BETTER else min)(known, key=known.__getitem__)
+
+
+def winner(found: Sequence[Predictions], metric: str, targets: np.ndarray | None) -> str | None:
+    """Who is best by a metric and ahead of all others beyond chance; None where there is a tie.
+
+    NLLs are compared point by point, other metrics by their standard errors.
+    """
+    first = best({one.method: one.metrics.get(metric) for one in found}, metric)
+    if first is None or targets is None:
+        return None
+    leader = next(one for one in found if one.method == first)
+    for other in found:
+        if other is leader:
+            continue
+        if metric == "NLL":
+            apart = difference(other, leader, targets)
+            ahead = apart is not None and apart.z >= 2
+        else:
+            one, two = leader.metrics[metric], other.metrics[metric]
+            ahead = abs(one.value - two.value) > 2 * math.hypot(one.standard_error, two.standard_error)
+        if not ahead:
+            return None
+    return first
+
+
+def renamed(record: Record) -> Record:
+    """A record of an earlier version, which called the raw network MAP, in today's words."""
+
+    def of(evaluation: Evaluation) -> Evaluation:
+        predictions = (
+            replace(one, method="raw network") if one.method == "MAP" else one for one in evaluation.predictions
+        )
+        return replace(evaluation, predictions=tuple(predictions))
+
+    return replace(record, evaluations=tuple(map(of, record.evaluations)))
 
 
 def seeded() -> torch.Generator:

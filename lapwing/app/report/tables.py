@@ -20,8 +20,8 @@ SHARES = frozenset({"accuracy", "confidence", "coverage of 90 %"})
 METHODS = {
     "lapwing": "the network with a posterior over its weights",
     "networks averaged": "the mean of the networks' own predictions, their weights taken for certain",
-    "MAP": "the network alone, its weights taken for certain (maximum a posteriori)",
-    "temperature scaling": "the network alone, its logits divided by one number that held-out data chose",
+    "raw network": "the network as it was trained, its weights taken for certain",
+    "temperature scaling": "the raw network, its logits divided by one number that validation data chose",
 }
 ABOUT = {
     "accuracy": "share of right answers",
@@ -71,7 +71,7 @@ def methods(record: Record) -> Child:
         return None
     ours, found = scores.main(first), scores.ordered(first)
     names = list(ours.metrics)
-    top = {name: scores.best({one.method: one.metrics.get(name) for one in found}, name) for name in names}
+    top = {name: scores.winner(found, name, first.targets) for name in names}
 
     def row(one: Predictions) -> tuple[Child, ...]:
         apart = None if one is ours or first.targets is None else scores.difference(one, ours, first.targets)
@@ -89,7 +89,8 @@ def methods(record: Record) -> Child:
             table(header, map(row, found), caption=f"Scores on {first.name}", sortable=True),
             h("details", h("summary", "What do these mean?"), h("dl", meanings)),
         ],
-        says="± is one standard error over test points; the best of each column is bold. The last column compares NLL "
+        says="± is one standard error over test points; the best of a column is bold where it is "
+        "ahead beyond chance. The last column compares NLL "
         "point by point: beyond twice its error, a difference is hardly chance.",
         wide=True,
     )

@@ -17,17 +17,20 @@ EQUAL = 5e-5  # differences of NLL that nobody would notice
 SMALL, LARGE = 0.02, 0.05  # gaps between confidence and accuracy, in shares
 SLIGHT, SERIOUS = 0.05, 0.15  # relative errors of the width of error bars
 
-ALONE = {"MAP": "The network alone", "networks averaged": "The mean of the networks"}  # without any posterior
+RAW, SCALED = "raw network", "temperature scaling"
+ALONE = {RAW: "The raw network", "networks averaged": "The mean of the networks"}  # without any posterior
+UNSURE = 0.15  # relative error of a width beyond which a test set cannot tell
 
 
 @final
 @dataclass(frozen=True)
 class Verdict:
-    """A headline, how bad it is, and the reasons."""
+    """A headline, how bad it is, the reasons, and what to do."""
 
     level: Level
     headline: str
     reasons: tuple[str, ...]
+    advice: str = ""
 
 
 def verdict(record: Record) -> Verdict:
@@ -38,8 +41,9 @@ def verdict(record: Record) -> Verdict:
     >>> truth = rng.normal(size=900)
     >>> wide = records.regression("test", truth, {"lapwing": (0 * truth, np.full(900, 1.5))})
     >>> verdict(Record("wide", "regression", (wide,))).headline
-    'Error bars are 5... % too wide'
+    'Intervals are 5... % too wide'
     """
+    record = scores.renamed(record)
     if record.status == "failed":
         return Verdict("poor", "This run failed", (record.error or "No reason was recorded.",))
     known = [one for one in record.evaluations if one.targets is not None and len(one.targets)]
@@ -51,15 +55,14 @@ def verdict(record: Record) -> Verdict:
     elsewhere = _elsewhere(known[1:])
     level, headline = found.level, found.headline
     if elsewhere and level == "good":
-        level, headline = "fair", f"{headline}, but not on {' and '.join(elsewhere)}"
-    reasons = (says, *elsewhere.values(), *others, *_seen_before(known[0]), *_of_fit(record))
-    return Verdict(level, headline, reasons)
+        level, headline = "fair", ". ".join((headline, *elsewhere))
+    reasons = (says, *(f"{one}." for one in elsewhere), *others, *_seen_before(known[0]), *_of_fit(record))
+    return Verdict(level, headline, reasons, found.advice)
 
 
-def _elsewhere(sets: list[Evaluation]) -> dict[str, str]:
-    """A sentence for every other set on which confidence or error bars are far off, by its name."""
-    found = {one.name: _far_off(one) for one in sets}
-    return {name: says for name, says in found.items() if says}
+def _elsewhere(sets: list[Evaluation]) -> list[str]:
+    """What is said of every other set on which confidence or intervals are far off."""
+    return [says for says in map(_far_off, sets) if says]
 
 
 def _far_off(evaluation: Evaluation) -> str:
@@ -70,13 +73,14 @@ def _far_off(evaluation: Evaluation) -> str:
         if abs(off.value) <= max(2 * off.standard_error, LARGE):
             return ""
         sure = float(ours.probs.max(1).mean())
-        return f"On {evaluation.name} it says {_share(sure)} and is right {_share(sure - off.value)} of the time."
+        how = "Overconfident" if off.value > 0 else "Underconfident"
+        return f"{how} on {evaluation.name}: {_share(sure)} confident, {_share(sure - off.value)} correct"
     mean, std = scores.spread(ours)
     width = scores.width_of((targets - mean) / std)
     if abs(width.value - 1) <= max(2 * width.standard_error, SERIOUS):
         return ""
     size = f"{number(width.value)} ± {number(width.standard_error)}"
-    return f"On {evaluation.name} errors are {size} times as large as predicted."
+    return f"On {evaluation.name} errors are {size} times as large as predicted"
 
 
 def _kind(evaluation: Evaluation) -> str:
@@ -111,25 +115,49 @@ def _classification(record: Record, evaluation: Evaluation) -> Verdict:
         raise ValueError(f"{record.name}: a classification without class probabilities")
     off, found = gap(ours.probs, targets), ours.metrics or scores.of_method(ours, targets)
     limit = scores.chance(ours.probs.max(1).astype(float))
-    says = f"It says {_share(found['confidence'].value)} on average and is right {_share(found['accuracy'].value)}"
-    says += f" of the time, on {len(targets):,} {_kind(evaluation)} points."
+    says = f"{_share(found['confidence'].value)} confident on average, {_share(found['accuracy'].value)} correct, "
+    says += f"on {len(targets):,} {_kind(evaluation)} points."
     level: Level
     if abs(off.value) > 2 * off.standard_error and abs(off.value) > 0.005:
         level = "poor" if abs(off.value) > LARGE else "fair"
-        how = "Overconfident" if off.value > 0 else "Too cautious"
+        how = "Overconfident" if off.value > 0 else "Underconfident"
         headline = f"{how} by {_points(off.value)} (± {100 * off.standard_error:.1f})"
     elif found["ECE"].value > limit:
         level = "fair" if found["ECE"].value < limit + SMALL else "poor"
         headline = f"Right on average, but not at every confidence: calibration error {found['ECE'].value:.3f}"
     else:
-        level, headline = "good", "Calibrated: its confidence can be taken at its word"
+        level, headline = "good", f"Calibrated on {evaluation.name}"
     noise = f"Its calibration error is {found['ECE'].value:.3f}; a perfectly calibrated classifier stays below "
     noise += f"{limit:.3f} in 19 of 20 test sets of this size."
     return Verdict(
         level,
         headline,
         (says, noise, *_before(evaluation, ours, off), *_held_out(evaluation, ours, off), *_compared(evaluation, ours)),
+        _recommended(record, evaluation, ours),
     )
+
+
+def _recommended(record: Record, evaluation: Evaluation, ours: Predictions) -> str:
+    """What to use: the simplest method that no other beats beyond chance."""
+    assert evaluation.targets is not None
+    rivals = {one.method: scores.difference(one, ours, evaluation.targets) for one in evaluation.predictions}
+    nll = {one.method: float(scores.losses(one, evaluation.targets).mean()) for one in evaluation.predictions}
+    for method in (RAW, SCALED):
+        apart = rivals.get(method)
+        if apart is None or apart.z >= 2:
+            continue
+        heat = f" (T = {record.solve.temperature:.2f})" if method == SCALED and record.solve.temperature else ""
+        name = ALONE.get(method, "Temperature scaling")
+        how = "better" if apart.z <= -2 else "as good"
+        than = "than lapwing " if how == "better" else ""
+        return (
+            f"{name}{heat} is {how} {than}here (NLL {nll[method]:.3f} against {nll[ours.method]:.3f}) and almost "
+            "free. If calibrated probabilities are all you need, use it."
+        )
+    beaten = [f"{told(name)} ({nll[name]:.3f})" for name, apart in rivals.items() if apart is not None and apart.z >= 2]
+    if not beaten:
+        return ""
+    return f"Use {ours.method}'s probabilities: NLL {nll[ours.method]:.3f}, better than {' and '.join(beaten)}."
 
 
 def _before(evaluation: Evaluation, ours: Predictions, off: Measured) -> list[str]:
@@ -139,12 +167,11 @@ def _before(evaluation: Evaluation, ours: Predictions, off: Measured) -> list[st
         return []
     before = gap(plain.probs, evaluation.targets)
     if before.value < -2 * before.standard_error:
-        says = f"{ALONE[plain.method]} is too cautious already, by {_points(before.value)}: "
-        return [f"{says}error bars can only lower its confidence, a temperature below one would raise it."]
+        says = f"{ALONE[plain.method]} is underconfident already, by {_points(before.value)}: "
+        return [f"{says}a posterior can only lower its confidence, a temperature below 1 would raise it."]
     if before.value > 2 * before.standard_error and abs(off.value) < before.value:
-        return [
-            f"{ALONE[plain.method]} is overconfident by {_points(before.value)}; error bars leave {_points(off.value)}."
-        ]
+        says = f"{ALONE[plain.method]} is overconfident by {_points(before.value)}; "
+        return [f"{says}{ours.method} brings this to {_points(off.value)}."]
     return []
 
 
@@ -156,18 +183,18 @@ def _held_out(evaluation: Evaluation, ours: Predictions, off: Measured) -> list[
     also = gap(other.probs, evaluation.targets)
     if min(abs(off.value), abs(also.value)) <= 2 * off.standard_error or off.value * also.value < 0:
         return []
-    words = ("overconfident", "easier") if off.value > 0 else ("too cautious", "harder")
+    words = ("overconfident", "easier") if off.value > 0 else ("underconfident", "harder")
     says = f"Temperature scaling, tuned on the same held-out data, is {words[0]} too, by {_points(also.value)}: "
     return [f"{says}those data were {words[1]} than the test data, or too few."]
 
 
 def told(method: str) -> str:
-    """A method's name in a sentence, for people who know nothing of it.
+    """A method's name in a sentence.
 
-    >>> told("MAP"), told("temperature scaling")
-    ('the network alone (MAP)', 'temperature scaling')
+    >>> told("raw network"), told("temperature scaling")
+    ('the raw network', 'temperature scaling')
     """
-    return f"the network alone ({method})" if method == "MAP" else method
+    return f"the {method}" if method == RAW else method
 
 
 def _compared(evaluation: Evaluation, ours: Predictions) -> list[str]:
@@ -176,20 +203,16 @@ def _compared(evaluation: Evaluation, ours: Predictions) -> list[str]:
     for other in evaluation.predictions:
         if other is ours or evaluation.targets is None:
             continue
-        apart = scores.difference(ours, other, evaluation.targets)
+        apart = scores.difference(other, ours, evaluation.targets)
+        name = f"{told(other.method)[:1].upper()}{told(other.method)[1:]}"
         if apart is None:
-            found.append(f"Against {told(other.method)}: one of the two gave some test point no chance at all.")
+            found.append(f"{name}: one of the two gave some test point no chance at all.")
         elif abs(apart.mean) < EQUAL:
-            found.append(f"Against {told(other.method)}: the same NLL.")
-        elif not abs(apart.z) >= 2:
-            size = f"{apart.mean:+.4f} ± {apart.standard_error:.4f}".replace("-", "−")
-            found.append(f"Against {told(other.method)}: no difference beyond chance (NLL {size}).")
+            found.append(f"{name}: the same NLL.")
         else:
-            better, size = (
-                "better" if apart.mean < 0 else "worse",
-                f"{abs(apart.mean):.4f} ± {apart.standard_error:.4f}",
-            )
-            found.append(f"Against {told(other.method)}: {better} by {size} in NLL, paired over the test points.")
+            size = f"{apart.mean:+.4f} ± {apart.standard_error:.4f}".replace("-", "−")
+            chance = "no difference beyond chance" if not abs(apart.z) >= 2 else "worse" if apart.mean > 0 else "better"
+            found.append(f"{name}: {chance} (NLL {size} compared with {ours.method}'s, paired over the test points).")
     return found
 
 
@@ -203,18 +226,32 @@ def _regression(record: Record, evaluation: Evaluation) -> Verdict:
     ratio = max(width.value, 1e-9)
     off, error = abs(1 / ratio - 1) if ratio < 1 else 1 - 1 / ratio, width.standard_error / ratio**2
     level: Level
-    if abs(width.value - 1) <= 2 * width.standard_error or off < 0.01:
-        level, headline = "good", f"Error bars have the right width, within {200 * error:.0f} %"
+    count, expected = f"{inside * z.size:.0f} of {z.size:,} targets", f"{0.9 * z.size:.0f}"
+    if abs(width.value - 1) <= 2 * width.standard_error and 2 * error > UNSURE:
+        level = "none"
+        headline = f"Too few test points to tell: {count} fall inside their 90 % interval ({expected} expected)"
+    elif abs(width.value - 1) <= 2 * width.standard_error or off < 0.01:
+        level, headline = "good", f"Intervals have the right width, within {200 * error:.0f} %"
     else:
         level = "good" if off < SLIGHT else "fair" if off < SERIOUS else "poor"
         size = f"{100 * off:.0f} %" if off < 10 else "more than ten times"
-        headline = f"Error bars are {size} too {'wide' if width.value < 1 else 'narrow'}"
+        headline = f"Intervals are {size} too {'wide' if width.value < 1 else 'narrow'}"
     says = f"{_share(inside)} of {z.size:,} {_kind(evaluation)} targets are inside their 90 % interval; errors are "
     says += f"{number(width.value)} ± {number(width.standard_error)} times as large as predicted."
     worse = _worse_than_constant(mean, targets)
     if worse:
         level, headline = "poor", f"{headline}, but the network predicts worse than a constant"
-    return Verdict(level, headline, (says, *worse, *_why(ours, z, std), *_compared(evaluation, ours)))
+    advice = _advice(level, 1 / ratio if ratio < 1 else ratio, width.value < 1, 200 * error)
+    return Verdict(level, headline, (says, *worse, *_why(ours, z, std), *_compared(evaluation, ours)), advice)
+
+
+def _advice(level: Level, factor: float, wide: bool, error: float) -> str:
+    """What to do about the width of intervals."""
+    if level == "none":
+        return f"Widths could be off by {error:.0f} %: test on more data before you rely on the intervals."
+    if level == "good":
+        return "Use the intervals as they are."
+    return f"{'Divide' if wide else 'Multiply'} the widths by {factor:.2f}, or tune on validation data."
 
 
 def _worse_than_constant(mean: np.ndarray, targets: np.ndarray) -> list[str]:
@@ -268,9 +305,7 @@ def _of_fit(record: Record) -> list[str]:
     if curve is not None:
         found += _of_curve(record)
     if record.data.sizes and not record.data.sizes.get("validation") and record.task == "classification":
-        found.append(
-            "The precision was not tuned on held-out data: pass --validation for error bars that were checked."
-        )
+        found.append("Nothing was tuned on validation data: pass --validation to compare with temperature scaling.")
     return found
 
 

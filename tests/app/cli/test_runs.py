@@ -35,7 +35,7 @@ def test_classes_by_number(lapwing, runs, stranger):
     folder = fitted(lapwing, runs / "numbers", "classifier", ".npz")
     record = records.load(folder)
     test = record.evaluations[0]
-    assert [one.method for one in test.predictions] == ["lapwing", "MAP", "temperature scaling"]
+    assert [one.method for one in test.predictions] == ["lapwing", "raw network", "temperature scaling"]
     assert record.choices[0].value == "categorical"
     assert record.solve.temperature > 0
     assert record.curve.held_out is not None
@@ -47,7 +47,7 @@ def test_classes_by_number(lapwing, runs, stranger):
     assert np.allclose(test.method("lapwing").probs, expected.probs.numpy(), atol=1e-5)
     with torch.no_grad():
         logits = model(pairs["test"][0])
-    assert np.allclose(test.method("MAP").probs, logits.softmax(1).numpy(), atol=1e-6)
+    assert np.allclose(test.method("raw network").probs, logits.softmax(1).numpy(), atol=1e-6)
     cooled = (logits / posterior.diagnostics.temperature_scaling["temperature"]).softmax(1)
     assert np.allclose(test.method("temperature scaling").probs, cooled.numpy(), atol=1e-6)
 
@@ -124,7 +124,7 @@ def test_evaluate_judges_on_new_data(lapwing, stranger, tmp_path):
     assert record.data.sizes["test"] == 70
     novelty = [one.method("lapwing").scores["novelty"].mean() for one in record.evaluations]
     assert novelty[1] > novelty[0]
-    assert "Can it tell what is foreign?" in (folder / "report.html").read_text()
+    assert "Does it recognise out-of-distribution inputs?" in (folder / "report.html").read_text()
     assert "there is no column 'height'" in lapwing("evaluate", folder, "far.csv").stderr
 
 
@@ -148,7 +148,7 @@ def test_two_classes_with_one_output(lapwing, runs):
     record = records.load(folder)
     assert record.choices[0].value == "bernoulli"
     assert record.evaluations[0].method("lapwing").probs.shape == (80, 2)
-    assert record.evaluations[0].method("MAP").metrics["accuracy"].value > 0.7
+    assert record.evaluations[0].method("raw network").metrics["accuracy"].value > 0.7
     result = lapwing("predict", folder, "test_binary.npz", "--out", folder / "p.csv")
     assert result.exit_code == 0
     assert table(folder / "p.csv") == table(folder / "predictions.csv")
