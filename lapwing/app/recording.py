@@ -294,7 +294,8 @@ def layers(posterior: Fitted, inputs: Any) -> tuple[records.Layer, ...]:
 
 def _layers(posterior: Posterior, inputs: Any) -> tuple[records.Layer, ...]:
     features = posterior.map.features_at(inputs[:PROBES])
-    layout = getattr(getattr(features, "network", None), "layout", None)
+    network: Any = getattr(features, "network", None)
+    layout = getattr(network, "layout", None)
     draws = posterior.gaussian.deviations[:, :16]
     if layout is None or not draws.shape[1]:
         return ()
@@ -308,9 +309,15 @@ def _layers(posterior: Posterior, inputs: Any) -> tuple[records.Layer, ...]:
         own.append(float((features @ part.to(features.like)).square().mean()))
     total = sum(own) or 1.0
     return tuple(
-        records.Layer(name, len(indices), variance / total)
+        records.Layer(_with_type(network.model, name), len(indices), variance / total)
         for (name, indices), variance in zip(groups.items(), own, strict=True)
     )
+
+
+def _with_type(model: Any, name: str) -> str:
+    """The name of a layer, with what it is where the network has a module of that name."""
+    found = dict(model.named_modules()).get(name)
+    return name if found is None else f"{name} ({type(found).__name__})"
 
 
 def influence(posterior: Fitted, targets: Any) -> records.Influence | None:

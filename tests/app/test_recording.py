@@ -36,7 +36,7 @@ def test_layers_have_the_variance_that_their_own_weights_cause(problem):
         own[layer] = own.get(layer, 0) + flat @ draws
     variances = {layer: float(part.square().mean()) for layer, part in own.items()}
     found = recording.layers(posterior, x)
-    assert [layer.name for layer in found] == ["0", "2"]
+    assert [layer.name for layer in found] == ["0 (Linear)", "2 (Linear)"]
     for layer in found:
         assert layer.share == pytest.approx(variances[layer.name] / sum(variances.values()), rel=1e-8)
 

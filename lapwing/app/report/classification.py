@@ -119,7 +119,8 @@ def mistakes(record: Record, evaluation: Evaluation) -> list[Html]:
     rows = [shown(int(row)) for row in worst]
     header = ("input", "predicted", "confidence", "is", "its probability")
     whole = table(header, rows, caption="The most confident mistakes", sortable=True)
-    return [card("Most confident mistakes", whole, says=f"{len(wrong):,} of {len(targets):,} answers are wrong.")]
+    says = f"{len(wrong):,} of {len(targets):,} answers are wrong."
+    return [card("Most confident mistakes", whole, says=says, wide=True)]
 
 
 def risk(evaluation: Evaluation) -> Html:
