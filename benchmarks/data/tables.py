@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from sklearn import datasets
 
-from benchmarks.data.rdata import read_rda
+from benchmarks.data.rdata import Frame, read_rda
 from lapwing.studies.datasets.storage import find, read_npz
 from lapwing.studies.datasets.task import Task, split_by_seed
 
@@ -18,12 +18,19 @@ UCI_BRINGS = (
     "sets and splits are those of github.com/cambridge-mlg/DUN; `make data` does not bring them."
 )
 
-CLASS_TABLES = {  # name: package, table, column of the labels
-    "letter": ("mlbench", "LetterRecognition", "lettr"),
-    "pima": ("mlbench", "PimaIndiansDiabetes2", "diabetes"),
-    "satellite": ("mlbench", "Satellite", "classes"),
-    "spam": ("kernlab", "spam", "type"),
-    "vehicle": ("mlbench", "Vehicle", "Class"),
+CLASS_TABLES = {  # name: package, file, column of the labels
+    "letter": ("mlbench", "LetterRecognition.rda", "lettr"),
+    "pima": ("mlbench", "PimaIndiansDiabetes2.rda", "diabetes"),
+    "satellite": ("mlbench", "Satellite.rda", "classes"),
+    "spam": ("kernlab", "spam.rda", "type"),
+    "vehicle": ("mlbench", "Vehicle.rda", "Class"),
+}
+NUMBER_TABLES = {  # name: package, file, column of the targets, columns that are left out
+    "body": ("gclus", "body.RData", "Weight", ()),
+    "cars": ("caret", "cars.RData", "Price", ()),
+    "ozone": ("mlbench", "Ozone.rda", "V4", ()),
+    "sacramento": ("caret", "Sacramento.RData", "price", ("city", "zip")),
+    "servo": ("mlbench", "Servo.rda", "Class", ()),
 }
 BUNDLED_CLASSES = {
     "wine": datasets.load_wine, "breast cancer": datasets.load_breast_cancer, "digits": datasets.load_digits
@@ -42,12 +49,46 @@ def class_table(name: str) -> tuple[np.ndarray, np.ndarray]:
     if name not in CLASS_TABLES:
         known = ", ".join([*BUNDLED_CLASSES, *CLASS_TABLES])
         raise ValueError(f"no table with class labels is called {name!r}; there are {known}")
-    package, table, target = CLASS_TABLES[name]
-    brings = f"`python -m benchmarks.fetch {package}` brings it."
-    path = find(f"{package}/{table}.rda.gz", what=f"the table {name}", brings=brings)
-    frame = read_rda(gzip.decompress(path.read_bytes()))[table]
+    package, file, target = CLASS_TABLES[name]
+    frame = _r_table(name, package, file)
     labels = np.unique(frame.pop(target).astype(str), return_inverse=True)[1]
     return np.stack([column.astype(float) for column in frame.values()], axis=1), labels
+
+
+def number_table(name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers (n, columns), NaN where missing, and targets of a table, from scikit-learn or an R package.
+
+    Factors whose levels are numbers are numbers; others are one column of 0 or 1 for each level. Rows without a target
+    are left out.
+
+    >>> [part.shape for part in number_table("diabetes")]
+    [(442, 10), (442,)]
+    """
+    if name == "diabetes":
+        x, y = datasets.load_diabetes(return_X_y=True, scaled=False)
+        return x, y
+    if name not in NUMBER_TABLES:
+        raise ValueError(f"no table of numbers is called {name!r}; there are diabetes, {', '.join(NUMBER_TABLES)}")
+    package, file, target, left_out = NUMBER_TABLES[name]
+    frame = _r_table(name, package, file)
+    y = frame.pop(target).astype(float)
+    columns = [_numbers(column) for title, column in frame.items() if title not in left_out]
+    known = ~np.isnan(y)
+    return np.concatenate(columns, axis=1)[known], y[known]
+
+
+def _r_table(name: str, package: str, file: str) -> Frame:
+    """The table of a data file that is called like the file."""
+    brings = f"`python -m benchmarks.fetch {package}` brings it."
+    path = find(f"{package}/{file}.gz", what=f"the table {name}", brings=brings)
+    return read_rda(gzip.decompress(path.read_bytes()))[file.partition(".")[0]]
+
+
+def _numbers(column: np.ndarray) -> np.ndarray:  # (n, 1), or (n, levels)
+    try:
+        return column.astype(float)[:, None]
+    except ValueError:
+        return (column[:, None] == np.unique(column)).astype(float)
 
 
 def diabetes(*, seed: int = 0, test_share: float = 0.3) -> Task:

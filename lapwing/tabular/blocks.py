@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from lapwing.tabular.curvature import (
-    ROWS_PER_WEIGHT,
     Conditioned,
     Curvature,
     RowCurvature,
     RowPosterior,
     WeightCurvature,
     WeightPosterior,
+    fewer_rows,
 )
 from lapwing.tabular.networks import Jacobian
 
@@ -31,7 +31,7 @@ BLOCK_ELEMENTS = 2**22  # of products of inputs at once
 
 def curvature(rows: Jacobian, outputs: int) -> Curvature:
     """By the smaller matrix; rows are those of the first datum, then of the next, as many as it has outputs."""
-    if rows.rows <= ROWS_PER_WEIGHT * sum(high * wide for high, wide in rows.shapes):
+    if fewer_rows(rows.rows, sum(high * wide for high, wide in rows.shapes)):
         return RowCurvature(rows)
     return WeightCurvature(gram(rows, outputs), rows.shapes)
 
@@ -181,10 +181,7 @@ class _Entries:
 
     def summed_products(self, left: Tensor, right: Tensor) -> Tensor:  # (size, n)
         """The same, summed over outputs: of (n, outputs, high) and (n, outputs, wide)."""
-        total = self.products(left[:, 0], right[:, 0])
-        for output in range(1, left.shape[1]):
-            total += self.products(left[:, output], right[:, output])
-        return total
+        return (left.mT @ right).flatten(1).index_select(1, self.flat).mT
 
 
 def _blocks(pair: _Pair, columns: int) -> Iterator[slice]:

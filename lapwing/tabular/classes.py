@@ -11,7 +11,7 @@ from torch import Tensor
 from lapwing.tabular.blocks import covariances
 from lapwing.tabular.curvature import Conditioned
 from lapwing.tabular.labels import Labels, Softmax, root_of
-from lapwing.tabular.networks import Layers, linearised
+from lapwing.tabular.networks import Layers, linearised, squared_slopes
 from lapwing.tabular.variational import Local, Priors, State, looked_at
 
 POINTS = 32  # of the averages in training, or for many classes four for each
@@ -37,7 +37,12 @@ class ClassNetworks:
         """At the end of training; and the probabilities (members, n, classes) of training rows, each without itself."""
         state, here, known = looked_at(state, data, Local.of(state, data), priors)
         found = ClassNetworks(
-            data.outputs + 1, state.networks, state.precision, known, state.bound, _relevance(here, state, data, priors)
+            data.outputs + 1,
+            state.networks,
+            state.precision,
+            known,
+            state.log_evidence,
+            _relevance(here, state, data, priors),
         )
         return found, _left_out(here, state.roots, data)
 
@@ -69,8 +74,6 @@ def _left_out(here: Local, roots: Tensor, data: Labels) -> Tensor:  # (members, 
 
 def _relevance(here: Local, state: State, data: Labels, priors: Priors) -> Tensor:  # (members, columns)
     """Root mean squares, over weighted rows, of the slopes of all outputs along the inputs of each column."""
-    slopes = here.jacobian.left[0] @ state.networks.of[0][:, :, :-1]
     each = data.weights.repeat_interleave(data.outputs)
-    squares = (each[None, None, :] @ slopes.square())[:, 0] / data.weights.sum()
-    total = torch.zeros(len(squares), priors.columns, dtype=squares.dtype)
-    return total.index_add(1, priors.groups.of[0][:-1], squares).sqrt()
+    squares = squared_slopes(state.networks, here.jacobian, each)
+    return (priors.groups.by_table_column(squares) / data.weights.sum()).sqrt()

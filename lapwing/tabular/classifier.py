@@ -19,13 +19,16 @@ from lapwing.runtime.progress import reporter
 from lapwing.tabular.classes import POINTS, ClassNetworks
 from lapwing.tabular.columns import Encoding
 from lapwing.tabular.estimators import TableEstimator, check_size, entropy, generators, random_of
+from lapwing.tabular.iterations import Trained
 from lapwing.tabular.labels import Labels, Softmax
-from lapwing.tabular.networks import initial
-from lapwing.tabular.variational import Priors, TrainedLabels, begin, train
+from lapwing.tabular.networks import Layers, initial
+from lapwing.tabular.variational import Priors, State, begin, train
 
 MANY_ROWS = 3_000  # beyond it, training begins with
 PART_ROWS = 2_000  # of them
 FURTHER_STEPS = 12  # at most, on all rows after a part
+FIRST_LOGIT_STDS = (3.0, 10.0)  # of the prior: narrow, or so wide that labels shape the networks first
+CHOOSING_STEPS = 21  # with each of them, before the better one is chosen
 MOST_CLASSES = 100
 TOGETHER = 1e9  # weights lent to each column: so many that all have the same precision
 
@@ -142,22 +145,37 @@ class BayesianMLPClassifier(ClassifierMixin, TableEstimator):
         """All to the columns of the first member, none to those of the next, and so on."""
         return torch.tensor([TOGETHER, 0.0] * self.members, dtype=torch.float64)[: self.members]
 
-    def _trained(self, sizes: tuple[int, ...], priors: Priors, data: Labels) -> TrainedLabels:
+    def _trained(self, sizes: tuple[int, ...], priors: Priors, data: Labels) -> Trained[State]:
         """On all rows or, if they are many, on a part of them first, which does most of the work at little cost."""
         networks = initial(sizes, generators(self._entropy, self.members))
-        report = reporter(self.verbose)
         n = len(data.inputs)
         if n <= MANY_ROWS:
-            state = begin(networks, data, priors)
-            return train(state, data, priors, max_iter=self.max_iter, tol=self.tol, report=report)
+            return self._from_both_widths(networks, priors, data)
         part = data.part(torch.from_numpy(random_of(self._entropy).permutation(n)[:PART_ROWS]))
-        first = train(begin(networks, part, priors), part, priors, max_iter=self.max_iter, tol=self.tol, report=report)
-        state = replace(begin(first.state.networks, data, priors), precision=first.state.precision)
+        first = self._from_both_widths(networks, priors, part)
+        anywhere = torch.ones(self.members, dtype=torch.float64)
+        state = replace(begin(first.state.networks, data, priors, anywhere), precision=first.state.precision)
         if first.interrupted:
             return replace(first, state=state)
         steps = min(self.max_iter, FURTHER_STEPS)
-        then = train(state, data, priors, max_iter=steps, tol=self.tol, report=report)
+        then = train(state, data, priors, max_iter=steps, tol=self.tol, report=reporter(self.verbose))
         return replace(then, iterations=first.iterations + then.iterations)
+
+    def _from_both_widths(self, networks: Layers, priors: Priors, data: Labels) -> Trained[State]:
+        """Each network from a narrow and a wide prior of the logits; the one with the higher bound is trained on."""
+        report = reporter(self.verbose)
+        members = torch.arange(self.members)
+        twice = members.repeat(2)
+        widths = torch.tensor(FIRST_LOGIT_STDS, dtype=torch.float64).repeat_interleave(self.members)
+        state = begin(networks[twice], data, priors[twice], widths)
+        steps = min(self.max_iter, CHOOSING_STEPS)
+        first = train(state, data, priors[twice], max_iter=steps, tol=self.tol, report=report)
+        better = first[members + self.members * first.state.log_evidence.reshape(2, -1).argmax(0)]
+        if first.interrupted:
+            return better
+        steps = self.max_iter - steps
+        then = train(better.state, data, priors, max_iter=steps, tol=self.tol, report=report, first_look=0)
+        return replace(then, iterations=better.iterations + then.iterations)
 
     def _set_evidence(self) -> None:
         """Attributes that say what was found."""

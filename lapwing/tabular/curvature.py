@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, final
 
+import numpy as np
 import torch
-from scipy.linalg.blas import dsyrk
+from scipy.linalg.blas import dsymv, dsyrk
 from scipy.linalg.lapack import dpotrf, dtrtri
 from torch import Tensor
 
@@ -62,13 +63,13 @@ class Curvature(Protocol):
     def at(self, variances: Variances) -> Conditioned:
         """With a prior."""
 
+    def squared_length(self, step: Layers) -> Tensor:  # (b,)
+        """‖R δ‖²."""
 
-def curvature(rows: Jacobian) -> Curvature:
-    """By the smaller matrix."""
-    weights = sum(high * wide for high, wide in rows.shapes)
-    if rows.rows <= ROWS_PER_WEIGHT * weights:
-        return RowCurvature(rows)
-    return WeightCurvature.of(rows)
+
+def fewer_rows(rows: int, weights: int) -> bool:
+    """Whether a matrix of the rows is cheaper than one of the weights."""
+    return rows <= ROWS_PER_WEIGHT * weights
 
 
 @final
@@ -86,6 +87,9 @@ class RowCurvature:
         kernel = self.rows.kernel(self.rows, variances)
         kernel.diagonal(dim1=1, dim2=2).add_(1)
         return RowPosterior(self.rows, variances, _cholesky(kernel.mT))  # itself, but stored by columns
+
+    def squared_length(self, step: Layers) -> Tensor:
+        return self.rows.times(step).square().sum(1)
 
 
 @final
@@ -149,15 +153,16 @@ class WeightCurvature:
 
     @staticmethod
     def of(rows: Jacobian) -> WeightCurvature:
-        """Summed over blocks of rows; BLAS's symmetric product does half the work of a general one."""
-        shapes = rows.shapes
-        b, p = len(rows.left[0]), sum(high * wide for high, wide in shapes)
-        size = max(1, BLOCK_ELEMENTS // (b * p))
-        gram = torch.zeros(b, p, p, dtype=rows.left[0].dtype).mT  # stored by columns, as BLAS does
-        for start in range(0, rows.rows, size):
-            for total, block in zip(gram, rows[start : start + size].dense(), strict=True):
-                dsyrk(1.0, block.mT.numpy(), beta=1.0, c=total.numpy(), lower=1, overwrite_c=1)
-        return WeightCurvature(gram, shapes)
+        """BLAS's symmetric product does half the work of a general one."""
+        dense = rows.dense()
+        gram = torch.zeros(len(dense), dense.shape[2], dense.shape[2], dtype=dense.dtype).mT  # by columns, as BLAS
+        for total, block in zip(gram, dense, strict=True):
+            dsyrk(1.0, block.mT.numpy(), c=total.numpy(), lower=1, overwrite_c=1)
+        return WeightCurvature(gram, rows.shapes)
+
+    def __add__(self, other: WeightCurvature) -> WeightCurvature:
+        """Of the rows of both."""
+        return WeightCurvature(self.gram + other.gram, self.shapes)
 
     def __getitem__(self, chosen: Tensor) -> WeightCurvature:
         return WeightCurvature(self.gram.mT[chosen].mT, self.shapes)
@@ -168,6 +173,11 @@ class WeightCurvature:
         whitened = (self.gram * spread[:, :, None]).mul_(spread[:, None, :])
         whitened.diagonal(dim1=1, dim2=2).add_(1)
         return WeightPosterior(variances, self.shapes, _cholesky(whitened))
+
+    def squared_length(self, step: Layers) -> Tensor:
+        flat = step.flat()
+        products = [dsymv(1.0, one.numpy(), x.numpy(), lower=1) for one, x in zip(self.gram, flat, strict=True)]
+        return (flat * torch.from_numpy(np.stack(products))).sum(1)
 
 
 @final

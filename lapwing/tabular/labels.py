@@ -18,7 +18,7 @@ from lapwing.bayes.likelihoods.categorical import helmert
 from lapwing.bayes.likelihoods.expectation import normal_points
 
 NODES = 81  # of the trapezoidal rule, for one contrast
-BLOCK_ELEMENTS = 2**22  # logits at once
+BLOCK_ELEMENTS = 2**17  # logits at once, few enough for the processor's cache
 JITTER = 1e-9  # of a mean variance, so that a covariance has a root
 
 
@@ -53,7 +53,7 @@ class Softmax:
     def probabilities(self, values: Tensor, roots: Tensor) -> Tensor:  # (b, n, k), (b, n, k, k) to (b, n, c)
         """Averaged."""
         found = [
-            torch.cat([_normalised(self._logits(*block))[0].mT @ self.shares for block in self._blocks(*member)])
+            torch.cat([self._mean(_normalised(self._logits(*block))[0]) for block in self._blocks(*member)])
             for member in zip(values, roots, strict=True)
         ]
         return torch.stack(found)
@@ -71,25 +71,32 @@ class Softmax:
         """E log p of each label alone."""
         members = []
         for member in zip(values, roots, strict=True):
-            totals = [_normalised(self._logits(*block))[1] @ self.shares for block in self._blocks(*member)]
+            totals = [self._mean(_normalised(self._logits(*block))[1]) for block in self._blocks(*member)]
             members.append(self._own(member[0], labels) - torch.cat(totals))
         return torch.stack(members)
 
     def _averaged(self, value: Tensor, root: Tensor, label: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         probabilities, totals = _normalised(self._logits(value, root))
-        mean = probabilities.mT @ self.shares
-        inner = probabilities @ self.contrasts
+        mean = self._mean(probabilities)
+        inner = (probabilities @ self.contrasts).mul_(self.shares.sqrt()[:, None, None]).transpose(0, 1)
         diagonal = self.contrasts.mT @ (mean[:, :, None] * self.contrasts)
-        curvature = diagonal - inner.mT @ (inner * self.shares[:, None])
+        curvature = diagonal - inner.mT @ inner
         gradient = self.contrasts[label] - mean @ self.contrasts
-        return self._own(value, label) - totals @ self.shares, gradient, curvature
+        return self._own(value, label) - self._mean(totals), gradient, curvature
 
     def _own(self, value: Tensor, label: Tensor) -> Tensor:  # (n,)
         """The mean logit of the label, which is linear in the outputs: their mean is enough."""
         return (value * self.contrasts[label]).sum(1)
 
-    def _logits(self, value: Tensor, root: Tensor) -> Tensor:  # (n, points, c)
-        return (value[:, None, :] + self.points @ root.mT) @ self.contrasts.mT
+    def _mean(self, values: Tensor) -> Tensor:  # of (points, …)
+        """Over the points."""
+        return (self.shares @ values.flatten(1)).unflatten(0, values.shape[1:])
+
+    def _logits(self, value: Tensor, root: Tensor) -> Tensor:  # (points, n, c)
+        """One product of matrices for all rows: with the points first, and the contrasts taken of the roots."""
+        mean = value @ self.contrasts.mT
+        spread = self.contrasts @ root
+        return (self.points @ spread.flatten(0, 1).mT).unflatten(1, mean.shape).add_(mean)
 
     def _blocks(self, value: Tensor, root: Tensor) -> list[tuple[Tensor, Tensor]]:
         return list(zip(value.split(self._rows), root.split(self._rows), strict=True))
@@ -100,7 +107,7 @@ class Softmax:
         return max(1, BLOCK_ELEMENTS // (len(self.points) * len(self.contrasts)))
 
 
-def _normalised(logits: Tensor) -> tuple[Tensor, Tensor]:  # (n, points, c) and (n, points)
+def _normalised(logits: Tensor) -> tuple[Tensor, Tensor]:  # (points, n, c) and (points, n)
     """Probabilities, in the place of the logits, and the logarithm of what they are divided by."""
     largest = logits.amax(2, keepdim=True)
     found = logits.sub_(largest).exp_()

@@ -44,8 +44,8 @@ class Shape:
         before = torch.where(factors == 1, GAUSSIAN_ROWS, OTHER_ROWS / factors.square().clamp_min(1))
         shares = torch.full((len(factors), densities.shape[2]), 1 / len(factors), dtype=torch.float64)
         for _ in range(ROUNDS):
-            joint = shares[:, None] * relative
-            counts = torch.einsum("knt,n->kt", joint / joint.sum(0), weights) + before
+            responsible = weights[:, None] / torch.einsum("kt,knt->nt", shares, relative)
+            counts = shares * torch.einsum("knt,nt->kt", relative, responsible) + before
             shares = counts / counts.sum(0)
         return Shape(factors / (shares * factors.square()).sum(0).sqrt(), shares)
 

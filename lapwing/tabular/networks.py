@@ -36,6 +36,11 @@ class Layers:
     def _with(self, other: Layers, operation: Callable[[Tensor, Tensor], Tensor]) -> Layers:
         return Layers(tuple(operation(mine, theirs) for mine, theirs in zip(self.of, other.of, strict=True)))
 
+    @property
+    def weights(self) -> int:
+        """Of each network."""
+        return sum(layer[0].numel() for layer in self.of)
+
     def total(self) -> Tensor:  # (b,)
         """The sum of all entries."""
         return torch.stack([layer.sum((1, 2)) for layer in self.of]).sum(0)
@@ -159,6 +164,12 @@ def linearised(networks: Layers, inputs: Tensor) -> tuple[Tensor, Jacobian]:
     right = [_with_one(inputs.expand(b, -1, -1)), *(_with_one(values) for values in hidden)]
     repeated = tuple(part.repeat_interleave(c, dim=1) if c > 1 else part for part in right)
     return final, Jacobian(tuple(reversed(left)), repeated)
+
+
+def squared_slopes(networks: Layers, jacobian: Jacobian, weights: Tensor) -> Tensor:  # (b, d), of (rows,)
+    """Of all outputs along every input, summed over weighted rows of the Jacobian."""
+    slopes = jacobian.left[0] @ networks.of[0][:, :, :-1]
+    return (weights[None, None, :] @ slopes.square())[:, 0]
 
 
 def _activations(networks: Layers, inputs: Tensor) -> list[Tensor]:

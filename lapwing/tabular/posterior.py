@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lapwing.tabular.curvature import Conditioned
 from lapwing.tabular.mixtures import Mixture, Shape
-from lapwing.tabular.networks import Layers, linearised
+from lapwing.tabular.networks import Layers, linearised, squared_slopes
 from lapwing.tabular.noise import InputNoise
 from lapwing.tabular.training import Data, Groups, Local, State, log_evidence
 
@@ -61,7 +61,7 @@ class Networks:
         """At the end of training, with Gaussian errors."""
         here = Local.of(state.networks, data)
         known = here.curved.at(state.variances(groups))
-        evidence = log_evidence(state, groups, data, known, here.values)
+        evidence = log_evidence(state, groups, data, known, here.misfit)
         scale = units.scale.repeat_interleave(members)
         return Networks(
             members, state.networks, state.precision, state.noise_precision, known,
@@ -100,14 +100,21 @@ class Networks:
 
     def leave_one_out(self, data: Data) -> LeftOut:
         """By one step for each row, exact for the linear model: residual and variance grow by 1 / (1 − leverage)."""
-        values, jacobian = linearised(self.networks, data.inputs)
-        variance = self.known.output_variances(jacobian)
+        residual, variance = self.residuals(data)
         leverage = data.weights * variance / data.noise_variance
         kept = (1 - leverage).clamp_min(torch.finfo(leverage.dtype).eps)
-        residual = (data.targets - values)[:, :, 0]
         mean = data.targets[:, :, 0] - residual / kept
         mixture = self._mixture(mean, (variance / kept + data.noise_variance) / self.noise_precision[:, None])
         return LeftOut(self._placed(leverage), mixture)
+
+    def residuals(self, data: Data) -> tuple[Tensor, Tensor]:  # (b, n) each, standardised
+        """Of all rows, and the variances of the networks' outputs there in units of 1/β."""
+        residuals, variances = [], []
+        for block in data.blocks(self.networks):
+            values, jacobian = linearised(self.networks, block.inputs)
+            residuals.append((block.targets - values)[:, :, 0])
+            variances.append(self.known.output_variances(jacobian))
+        return torch.cat(residuals, 1), torch.cat(variances, 1)
 
     def sample(self, inputs: Tensor, count: int, random: np.random.RandomState) -> Tensor:  # (n, targets, count)
         """Joint draws of new observations.
@@ -162,11 +169,10 @@ class Networks:
 
 def debiased_squares(found: Networks, data: Data) -> Tensor:  # (targets, n), standardised
     """Squared residuals of the members' mean, each over 1 − its leverage, for which its row has pulled the fit."""
-    values, jacobian = linearised(found.networks, data.inputs)
-    leverage = data.weights * found.known.output_variances(jacobian) / data.noise_variance
+    residual, variance = found.residuals(data)
+    leverage = data.weights * variance / data.noise_variance
     kept = (1 - leverage).clamp_min(LEAST_KEPT).reshape(found.targets, found.members, -1).mean(1)
-    residual = (data.targets - values)[:, :, 0].reshape(found.targets, found.members, -1).mean(1)
-    return residual.square() / kept
+    return residual.reshape(found.targets, found.members, -1).mean(1).square() / kept
 
 
 def _noise_std(state: State, data: Data, members: int) -> Tensor:  # (targets,), standardised
@@ -176,12 +182,11 @@ def _noise_std(state: State, data: Data, members: int) -> Tensor:  # (targets,),
 
 def _relevance(networks: Layers, groups: Groups, data: Data) -> Tensor:  # (b, columns)
     """Root mean squares, over weighted rows, of the slopes of the output along the inputs of each column."""
-    _, jacobian = linearised(networks, data.inputs)
-    slopes = jacobian.left[0] @ networks.of[0][:, :, :-1]
-    squares = (data.weights[None, None, :] @ slopes.square())[:, 0] / data.weights.sum()
-    columns = groups.of[0][:-1]
-    total = torch.zeros(len(squares), int(columns.max()) + 1, dtype=squares.dtype)
-    return total.index_add(1, columns, squares).sqrt()
+    squares = torch.zeros(len(data.targets), data.inputs.shape[1], dtype=data.inputs.dtype)
+    for block in data.blocks(networks):
+        _, jacobian = linearised(networks, block.inputs)
+        squares += squared_slopes(networks, jacobian, block.weights)
+    return (groups.by_table_column(squares) / data.weights.sum()).sqrt()
 
 
 def _normals(random: np.random.RandomState, *shape: int) -> Tensor:

@@ -19,15 +19,17 @@ from lapwing.linear.fitting import fitted_whole, row_weights
 from lapwing.runtime.progress import reporter
 from lapwing.tabular.columns import Encoding, Table, scale_of
 from lapwing.tabular.estimators import TableEstimator, check_size, entropy, generators, random_of
+from lapwing.tabular.iterations import Trained
 from lapwing.tabular.mixtures import Mixture
 from lapwing.tabular.networks import initial
 from lapwing.tabular.noise import InputNoise, learn
 from lapwing.tabular.posterior import LeftOut, Networks, Units, debiased_squares
-from lapwing.tabular.training import Data, Groups, Trained, joined, reopened, start, train
+from lapwing.tabular.training import Data, Groups, State, joined, reopened, start, train
 
 MANY_ROWS = 6_000  # beyond it, training begins with
 PART_ROWS = 4_000  # of them
-FURTHER_STEPS = 20  # at most, on all rows after a part, and of partial_fit
+FURTHER_STEPS = 60  # at most, on all rows after a part
+PARTIAL_STEPS = 20  # at most, of partial_fit
 NOISE_ROUNDS = 2  # in which networks of the noise are trained, and the others after them
 
 
@@ -181,12 +183,12 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, TableEstimator):
         groups = Groups.by_column(torch.from_numpy(self._encoding.columns), self._sizes)
         check_size(len(data.inputs), self._sizes, len(data.targets))
         state = reopened(start(found.networks, groups), found.precision, found.noise_precision)
-        steps = min(self.max_iter, FURTHER_STEPS)
+        steps = min(self.max_iter, PARTIAL_STEPS)
         trained = train(state, groups, data, max_iter=steps, tol=self.tol, report=reporter(self.verbose))
         self._networks = Networks.of(trained.state, groups, data, found.members, found.units, found.noise)
         self._keep(trained, data)
 
-    def _keep(self, trained: Trained, data: Data) -> None:
+    def _keep(self, trained: Trained[State], data: Data) -> None:
         """What is known at the end of training."""
         self._data = data
         self._networks, left_out = self._networks.shaped(data)
@@ -226,7 +228,7 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, TableEstimator):
             return data
         return replace(data, noise_variance=noise.variance(data.inputs).repeat_interleave(members, dim=0))
 
-    def _trained(self, sizes: tuple[int, ...], groups: Groups, data: Data) -> Trained:
+    def _trained(self, sizes: tuple[int, ...], groups: Groups, data: Data) -> Trained[State]:
         """On all rows or, if they are many, on a part of them first, which does most of the work at little cost."""
         state = start(initial(sizes, self._generators(data)), groups)
         report = reporter(self.verbose)
@@ -248,8 +250,8 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, TableEstimator):
         ]
 
     def _with_input_noise(
-        self, trained: Trained, sizes: tuple[int, ...], groups: Groups, data: Data
-    ) -> tuple[Trained, Data]:
+        self, trained: Trained[State], sizes: tuple[int, ...], groups: Groups, data: Data
+    ) -> tuple[Trained[State], Data]:
         """The networks trained further in turns with networks of their noise."""
         report = reporter(self.verbose)
         for _ in range(NOISE_ROUNDS):

@@ -9,6 +9,7 @@ as its members alone would be.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -16,7 +17,16 @@ import torch
 from torch import Tensor
 
 from lapwing.runtime.progress import Report
-from lapwing.tabular.curvature import Conditioned, Curvature, Variances, curvature
+from lapwing.tabular.curvature import (
+    BLOCK_ELEMENTS,
+    Conditioned,
+    Curvature,
+    RowCurvature,
+    Variances,
+    WeightCurvature,
+    fewer_rows,
+)
+from lapwing.tabular.iterations import Trained, iterated
 from lapwing.tabular.networks import Jacobian, Layers, linearised, outputs
 
 LARGEST_PRECISION = 1e8  # of standardised columns: the weights of one that is as good as gone
@@ -24,8 +34,7 @@ SMALLEST_PRECISION = 1e-8
 LARGEST_OUTPUT_STD = 3.0  # of the prior, for standardised targets
 LARGEST_NOISE_PRECISION = 1e10  # of standardised targets
 FIRST_NOISE_PRECISION = 30.0
-FIRST_STEPS = 5  # before precisions are looked at, then in each of
-LOOK_EVERY = 3  # iterations: it costs more than a step
+FIRST_LOOK = 6  # steps before precisions are looked at
 TRIES = 4  # of a step, before the Gauss-Newton matrix is made again
 DAMPING = (1e-12, 1e12)  # beyond, a step is a Gauss-Newton step, or none
 
@@ -37,6 +46,7 @@ class Data:
 
     Training knows of the likelihood what is asked here: `rows` and `residuals`, with RᵀR its Gauss-Newton matrix and
     Rᵀr minus its gradient in the weights, `misfit` (all three but for a factor β), its log density, and how β is tuned.
+    Sums over many rows are made block by block, so that beside the data itself memory does not grow with their number.
     """
 
     inputs: Tensor  # (n, d), standardised
@@ -52,9 +62,15 @@ class Data:
         """With rows that are equally noisy."""
         return Data(inputs, targets, weights, torch.ones(targets.shape[:2], dtype=targets.dtype))
 
-    def part(self, rows: Tensor) -> Data:
+    def part(self, rows: Tensor | slice) -> Data:
         """Some of the rows."""
         return Data(self.inputs[rows], self.targets[:, rows], self.weights[rows], self.noise_variance[:, rows])
+
+    def blocks(self, networks: Layers) -> Iterator[Data]:
+        """All rows, in parts whose Jacobians have a moderate size even when they are dense."""
+        size = max(1, BLOCK_ELEMENTS // (len(self.targets) * networks.weights))
+        for start in range(0, len(self.inputs), size):
+            yield self.part(slice(start, start + size))
 
     @property
     def root(self) -> Tensor:  # (b, n)
@@ -74,20 +90,22 @@ class Data:
         """Derivatives of outputs, each times its root."""
         return jacobian.scaled(self.root.repeat_interleave(self.targets.shape[2], dim=1))
 
-    def misfit(self, values: Tensor) -> Tensor:  # (b,)
+    def misfit(self, networks: Layers) -> Tensor:  # (b,)
         """½ Σ w (y − f)²."""
-        return 0.5 * self.residuals(values).square().sum(1)
+        blocks = self.blocks(networks)
+        each = [block.residuals(outputs(networks, block.inputs)).square().sum(1) for block in blocks]
+        return 0.5 * torch.stack(each).sum(0)
 
-    def log_likelihood(self, values: Tensor, noise_precision: Tensor) -> Tensor:  # (b,)
+    def log_likelihood(self, misfit: Tensor, noise_precision: Tensor) -> Tensor:  # (b,)
         """Of all targets."""
         relative = self.targets.shape[2] * (self.noise_variance.log() @ self.weights)
         constant = self.count * (noise_precision / (2 * torch.pi)).log() - relative
-        return 0.5 * constant - noise_precision * self.misfit(values)
+        return 0.5 * constant - noise_precision * misfit
 
-    def tuned_noise(self, values: Tensor, determined: Tensor) -> Tensor:  # (b,)
+    def tuned_noise(self, misfit: Tensor, determined: Tensor) -> Tensor:  # (b,)
         """(N − γ) / Σ w (y − f)²."""
         left = (self.count - determined).clamp_min(1e-3 * self.count)
-        return (left / (2 * self.misfit(values)).clamp_min(1e-30)).clamp_max(LARGEST_NOISE_PRECISION)
+        return (left / (2 * misfit).clamp_min(1e-30)).clamp_max(LARGEST_NOISE_PRECISION)
 
 
 def joined(first: Data, second: Data) -> Data:
@@ -134,6 +152,12 @@ class Groups:
         """The value of each column's group."""
         return tuple(values[:, group] for group in self.of)
 
+    def by_table_column(self, inputs: Tensor) -> Tensor:  # (b, d) to (b, columns)
+        """Sums over the inputs that came from the same column of the table."""
+        columns = self.of[0][:-1]
+        total = torch.zeros(len(inputs), int(columns.max()) + 1, dtype=inputs.dtype)
+        return total.index_add(1, columns, inputs)
+
     def summed(self, columns: Variances) -> Tensor:  # (b, groups)
         """The sum over each group."""
         total = torch.zeros(len(columns[0]), self.count, dtype=columns[0].dtype)
@@ -177,45 +201,60 @@ class State:
 @final
 @dataclass(frozen=True, eq=False)
 class Local:
-    """The linear model of the networks where they are."""
+    """The linear model of the networks where they are, with what all rows say about it."""
 
-    values: Tensor  # (b, n, c), outputs
-    residuals: Tensor  # (b, rows), r
-    rows: Jacobian  # R
+    misfit: Tensor  # (b,), ½ ‖r‖²
+    pull: Layers  # Rᵀr
     curved: Curvature
 
     @staticmethod
     def of(networks: Layers, data: Data) -> Local:
         """One pass over the data."""
-        values, jacobian = linearised(networks, data.inputs)
-        rows = data.rows(jacobian)
-        return Local(values, data.residuals(values), rows, curvature(rows))
+        if fewer_rows(data.targets[0].numel(), networks.weights):
+            misfit, pull, rows = _seen(networks, data)
+            return Local(misfit, pull, RowCurvature(rows))
+        first, *others = data.blocks(networks)
+        misfit, pull, rows = _seen(networks, first)
+        curved = WeightCurvature.of(rows)
+        for block in others:
+            more_misfit, more_pull, rows = _seen(networks, block)
+            misfit = misfit + more_misfit
+            pull = pull + more_pull
+            curved = curved + WeightCurvature.of(rows)
+        return Local(misfit, pull, curved)
 
     def __getitem__(self, chosen: Tensor) -> Local:
-        return Local(self.values[chosen], self.residuals[chosen], self.rows.of(chosen), self.curved[chosen])
+        return Local(self.misfit[chosen], self.pull[chosen], self.curved[chosen])
 
     def gradient(self, networks: Layers, variances: Variances) -> Layers:
         """Of the loss, in units of the noise variance."""
-        pull = Layers(tuple(w / v[:, None, :] for w, v in zip(networks.of, variances, strict=True)))
-        return pull - self.rows.transposed(self.residuals)
+        return Layers(tuple(w / v[:, None, :] for w, v in zip(networks.of, variances, strict=True))) - self.pull
 
     def misfit_after(self, step: Layers) -> Tensor:  # (b,)
         """By how much the linear model's misfit changes from these weights to those less a step."""
-        return 0.5 * (self.residuals + self.rows.times(step)).square().sum(1) - 0.5 * self.residuals.square().sum(1)
+        return (self.pull * step).total() + 0.5 * self.curved.squared_length(step)
 
 
-def log_evidence(state: State, groups: Groups, data: Data, known: Conditioned, values: Tensor) -> Tensor:  # (b,)
+def _seen(networks: Layers, data: Data) -> tuple[Tensor, Layers, Jacobian]:
+    """½ ‖r‖², Rᵀr and R."""
+    values, jacobian = linearised(networks, data.inputs)
+    residuals = data.residuals(values)
+    rows = data.rows(jacobian)
+    return 0.5 * residuals.square().sum(1), rows.transposed(residuals), rows
+
+
+def log_evidence(state: State, groups: Groups, data: Data, known: Conditioned, misfit: Tensor) -> Tensor:  # (b,)
     """log p(y) of the linearised networks, were their weights at the mode: fit, penalty and determinants."""
-    penalty = state.noise_precision * _penalty(state.networks, state.variances(groups))
-    return data.log_likelihood(values, state.noise_precision) - penalty - 0.5 * known.log_determinant()
+    pulled = state.noise_precision * penalty(state.networks, state.variances(groups))
+    return data.log_likelihood(misfit, state.noise_precision) - pulled - 0.5 * known.log_determinant()
 
 
-def updated(state: State, groups: Groups, data: Data, known: Conditioned, values: Tensor) -> State:
+def updated(state: State, groups: Groups, data: Data, known: Conditioned, misfit: Tensor) -> State:
     """MacKay's re-estimate of all precisions."""
     determined = groups.summed(known.determined()).clamp_min(1e-10)
     squares = groups.summed(tuple(layer.square().sum(1) for layer in state.networks.of)).clamp_min(1e-30)
     precision = (determined / squares).clamp_max(LARGEST_PRECISION).maximum(groups.least)
-    return replace(state, precision=precision, noise_precision=data.tuned_noise(values, determined.sum(1)))
+    return replace(state, precision=precision, noise_precision=data.tuned_noise(misfit, determined.sum(1)))
 
 
 def decrement(state: State, known: Conditioned, here: Local) -> Tensor:  # (b,)
@@ -243,16 +282,16 @@ def _tried(state: State, groups: Groups, data: Data, here: Local) -> tuple[State
     damped = tuple(v / (1 + state.damping)[:, None] for v in variances)
     step = here.curved.at(damped).solve(here.gradient(state.networks, variances))
     trial = state.networks - step
-    lighter = _penalty(state.networks, variances) - _penalty(trial, variances)
+    lighter = penalty(state.networks, variances) - penalty(trial, variances)
     promised = lighter - here.misfit_after(step)
-    fallen = lighter + data.misfit(here.values) - data.misfit(outputs(trial, data.inputs))
+    fallen = lighter + here.misfit - data.misfit(trial)
     fell = fallen > 0
     better = fell.nonzero()[:, 0]
-    damping = (state.damping * _factor(fallen / promised.clamp_min(1e-300))).clamp(*DAMPING)
+    damping = (state.damping * damping_factor(fallen / promised.clamp_min(1e-300))).clamp(*DAMPING)
     return replace(state, networks=state.networks.replaced(better, trial[better]), damping=damping), fell
 
 
-def _factor(kept: Tensor) -> Tensor:  # (b,)
+def damping_factor(kept: Tensor) -> Tensor:  # (b,)
     """Of the damping: less after a step that did as promised, more after one that did not."""
     factor = torch.full_like(kept, 4.0)  # the loss rose, or is not a number
     factor[kept > 0] = 2.0
@@ -261,21 +300,10 @@ def _factor(kept: Tensor) -> Tensor:  # (b,)
     return factor
 
 
-def _penalty(networks: Layers, variances: Variances) -> Tensor:  # (b,)
+def penalty(networks: Layers, variances: Variances) -> Tensor:  # (b,)
     """½ Σ α_g ‖θ_g‖², in units of the noise variance."""
     parts = [(w.square() / v[:, None, :]).sum((1, 2)) for w, v in zip(networks.of, variances, strict=True)]
     return 0.5 * torch.stack(parts).sum(0)
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Trained:
-    """Networks at the end of their training."""
-
-    state: State
-    iterations: Tensor  # (b,), long
-    converged: Tensor  # (b,), bool
-    interrupted: bool
 
 
 def start(networks: Layers, groups: Groups) -> State:
@@ -306,29 +334,13 @@ def reopened(state: State, precision: Tensor, noise_precision: Tensor) -> State:
     )
 
 
-def train(state: State, groups: Groups, data: Data, *, max_iter: int, tol: float, report: Report) -> Trained:
-    """Until the mode is nearer than `tol` nats and the evidence changes by less, for each network by itself.
+def train(state: State, groups: Groups, data: Data, *, max_iter: int, tol: float, report: Report) -> Trained[State]:
+    """Until the mode is nearer than `tol` nats and the evidence changes by less, for each network by itself."""
 
-    An interrupt from the keyboard ends it early, with the networks as they are after the last whole iteration.
-    """
-    b = len(state.damping)
-    active = torch.arange(b)
-    iterations = torch.zeros(b, dtype=torch.long)
-    try:
-        for number in range(max_iter):
-            look = number >= FIRST_STEPS and number % LOOK_EVERY == 0
-            now, left = _iteration(state[active], groups, data[active], look=look)
-            state = state.replaced(active, now)
-            iterations[active] += 1
-            report(f"iteration {number + 1} of at most {max_iter}, log evidence {float(state.log_evidence.mean()):.5g}")
-            active = active[~(left < tol)]
-            if not len(active):
-                break
-    except KeyboardInterrupt:
-        return _trained(state, iterations, active, interrupted=True)
-    finally:
-        report("")
-    return _trained(state, iterations, active, interrupted=False)
+    def iteration(now: State, active: Tensor, look: bool) -> tuple[State, Tensor]:
+        return _iteration(now, groups, data[active], look=look)
+
+    return iterated(state, iteration, first_look=FIRST_LOOK, max_iter=max_iter, tol=tol, report=report)
 
 
 def _iteration(state: State, groups: Groups, data: Data, *, look: bool) -> tuple[State, Tensor]:
@@ -337,13 +349,7 @@ def _iteration(state: State, groups: Groups, data: Data, *, look: bool) -> tuple
     left = torch.full_like(state.damping, torch.inf)
     if look:
         known = here.curved.at(state.variances(groups))
-        evidence = log_evidence(state, groups, data, known, here.values)
+        evidence = log_evidence(state, groups, data, known, here.misfit)
         left = (evidence - state.log_evidence).abs() + decrement(state, known, here)
-        state = updated(replace(state, log_evidence=evidence), groups, data, known, here.values)
+        state = updated(replace(state, log_evidence=evidence), groups, data, known, here.misfit)
     return stepped(state, groups, data, here), left
-
-
-def _trained(state: State, iterations: Tensor, active: Tensor, *, interrupted: bool) -> Trained:
-    converged = torch.ones(len(iterations), dtype=torch.bool)
-    converged[active] = False
-    return Trained(state, iterations, converged, interrupted)

@@ -23,14 +23,21 @@ from lapwing.runtime.progress import Report
 from lapwing.tabular import blocks
 from lapwing.tabular.blocks import covariances
 from lapwing.tabular.curvature import Conditioned, Curvature, Variances
+from lapwing.tabular.iterations import Trained, iterated
 from lapwing.tabular.labels import Averages, Labels, root_of
 from lapwing.tabular.networks import Jacobian, Layers, linearised, outputs
-from lapwing.tabular.training import DAMPING, LARGEST_PRECISION, SMALLEST_PRECISION, Groups, start
+from lapwing.tabular.training import (
+    DAMPING,
+    LARGEST_PRECISION,
+    SMALLEST_PRECISION,
+    Groups,
+    damping_factor,
+    penalty,
+    start,
+)
 
 LARGEST_LOGIT_STD = 20.0  # of the prior
-FIRST_LOGIT_STD = 10.0  # wide, so that networks are shaped by the labels before precisions follow
-FIRST_STEPS = 8  # before spread and precisions are looked at, then in each of
-LOOK_EVERY = 3  # iterations: it costs more than a step
+FIRST_LOOK = 8  # steps before spread and precisions are looked at
 
 
 @final
@@ -73,11 +80,15 @@ class State:
     precision: Tensor  # (b, groups), α
     damping: Tensor  # (b,), λ
     roots: Tensor  # (b, n, k, k), of the covariances of the outputs
-    bound: Tensor  # (b,), when the precisions were last looked at
+    log_evidence: Tensor  # (b,), a bound on it, when the precisions were last looked at
 
     def __getitem__(self, chosen: Tensor) -> State:
         return State(
-            self.networks[chosen], self.precision[chosen], self.damping[chosen], self.roots[chosen], self.bound[chosen]
+            self.networks[chosen],
+            self.precision[chosen],
+            self.damping[chosen],
+            self.roots[chosen],
+            self.log_evidence[chosen],
         )
 
     def replaced(self, chosen: Tensor, others: State) -> State:
@@ -87,7 +98,7 @@ class State:
             self.precision.index_copy(0, chosen, others.precision),
             self.damping.index_copy(0, chosen, others.damping),
             self.roots.index_copy(0, chosen, others.roots),
-            self.bound.index_copy(0, chosen, others.bound),
+            self.log_evidence.index_copy(0, chosen, others.log_evidence),
         )
 
     def variances(self, priors: Priors) -> Variances:
@@ -132,7 +143,7 @@ def _local(values: Tensor, jacobian: Jacobian, roots: Tensor, data: Labels) -> L
 def bound(state: State, data: Labels, known: Conditioned, here: Local, priors: Priors) -> Tensor:  # (b,)
     """On the evidence of the linearised networks; `here` has the spread that `known` gives."""
     determined = priors.groups.summed(known.determined()).sum(1)
-    misfit = here.averages.log_density @ data.weights - _penalty(state.networks, known.variances)
+    misfit = here.averages.log_density @ data.weights - penalty(state.networks, known.variances)
     return misfit + 0.5 * determined - 0.5 * known.log_determinant()
 
 
@@ -141,7 +152,7 @@ def looked_at(state: State, data: Labels, here: Local, priors: Priors) -> tuple[
     known = here.curved.at(state.variances(priors))
     roots = root_of(covariances(known, here.jacobian, data.outputs))
     there = here.with_spread(roots, data)
-    return replace(state, roots=roots, bound=bound(state, data, known, there, priors)), there, known
+    return replace(state, roots=roots, log_evidence=bound(state, data, known, there, priors)), there, known
 
 
 def tuned(state: State, known: Conditioned, priors: Priors) -> State:
@@ -158,84 +169,50 @@ def stepped(state: State, data: Labels, here: Local, priors: Priors) -> State:
     gradient = here.gradient(state.networks, variances, data)
     step = here.curved.at(damped).solve(gradient)
     trial = state.networks - step
-    promised = (gradient * step).total() - 0.5 * here.rows.times(step).square().sum(1) - _penalty(step, variances)
-    before = here.averages.log_density @ data.weights - _penalty(state.networks, variances)
-    after = data.log_likelihood(outputs(trial, data.inputs), state.roots) - _penalty(trial, variances)
+    promised = (gradient * step).total() - 0.5 * here.rows.times(step).square().sum(1) - penalty(step, variances)
+    before = here.averages.log_density @ data.weights - penalty(state.networks, variances)
+    after = data.log_likelihood(outputs(trial, data.inputs), state.roots) - penalty(trial, variances)
     better = (after > before).nonzero()[:, 0]
-    factor = _damping_factor((after - before) / promised.clamp_min(1e-300))
+    factor = damping_factor((after - before) / promised.clamp_min(1e-300))
     damping = (state.damping * factor).clamp(*DAMPING)
     return replace(state, networks=state.networks.replaced(better, trial[better]), damping=damping)
 
 
-def _damping_factor(kept: Tensor) -> Tensor:  # (b,)
-    """Less damping after a step that did as promised, more after one that did not."""
-    factor = torch.full_like(kept, 4.0)  # the loss rose, or is not a number
-    factor[kept > 0] = 2.0
-    factor[kept > 0.25] = 1.0
-    factor[kept > 0.75] = 0.3
-    return factor
-
-
-def _penalty(networks: Layers, variances: Variances) -> Tensor:  # (b,)
-    """½ Σ α_g ‖θ_g‖²."""
-    parts = [(w.square() / v[:, None, :]).sum((1, 2)) for w, v in zip(networks.of, variances, strict=True)]
-    return 0.5 * torch.stack(parts).sum(0)
-
-
-def begin(networks: Layers, data: Labels, priors: Priors) -> State:
-    """Before the first step: the prior that the weights were drawn from, but wider for the outputs; no spread yet."""
+def begin(networks: Layers, data: Labels, priors: Priors, logit_std: Tensor) -> State:
+    """Before the first step: the prior that the weights were drawn from, but of the outputs (b,); no spread yet."""
     b = len(networks.of[0])
     first = start(networks, priors.groups)
     precision = first.precision.clone()
-    precision[:, -2] = networks.of[-1].shape[2] / FIRST_LOGIT_STD**2
+    precision[:, -2] = networks.of[-1].shape[2] / logit_std.square()
     none = torch.zeros(b, len(data.inputs), data.outputs, data.outputs, dtype=torch.float64)
     return State(networks, precision.maximum(priors.groups.least), first.damping, none, first.log_evidence)
 
 
-def train(state: State, data: Labels, priors: Priors, *, max_iter: int, tol: float, report: Report) -> TrainedLabels:
-    """Until the bound of a network changes by less than `tol` nats from one look to the next, for each by itself.
+def train(
+    state: State,
+    data: Labels,
+    priors: Priors,
+    *,
+    max_iter: int,
+    tol: float,
+    report: Report,
+    first_look: int = FIRST_LOOK,
+) -> Trained[State]:  # fmt: skip
+    """Until the bound of a network changes by less than `tol` nats from one look to the next, for each by itself."""
 
-    An interrupt from the keyboard ends it early, with the networks as they are after the last whole iteration.
-    """
-    b = len(state.damping)
-    active = torch.arange(b)
-    iterations = torch.zeros(b, dtype=torch.long)
-    interrupted = False
-    try:
-        for number in range(max_iter):
-            look = number >= FIRST_STEPS and (number - FIRST_STEPS) % LOOK_EVERY == 0
-            now = _iteration(state[active], data, priors[active], look=look)
-            left = (now.bound - state.bound[active]).abs()
-            state = state.replaced(active, now)
-            iterations[active] += 1
-            report(f"iteration {number + 1} of at most {max_iter}, bound {float(state.bound.mean()):.5g}")
-            active = active[~(left < tol)] if look else active
-            if not len(active):
-                break
-    except KeyboardInterrupt:
-        interrupted = True
-    finally:
-        report("")
-    converged = torch.ones(b, dtype=torch.bool)
-    converged[active] = False
-    return TrainedLabels(state, iterations, converged, interrupted)
+    def iteration(now: State, active: Tensor, look: bool) -> tuple[State, Tensor]:
+        return _iteration(now, data, priors[active], look=look)
+
+    return iterated(state, iteration, first_look=first_look, max_iter=max_iter, tol=tol, report=report)
 
 
-def _iteration(state: State, data: Labels, priors: Priors, *, look: bool) -> State:
-    """Spread and precisions, where they are looked at, then a step."""
+def _iteration(state: State, data: Labels, priors: Priors, *, look: bool) -> tuple[State, Tensor]:
+    """Spread and precisions, where they are looked at, then a step; and by how much the bound changed, if looked at."""
     here = Local.of(state, data)
+    left = torch.full_like(state.damping, torch.inf)
     if look:
+        before = state.log_evidence
         state, here, known = looked_at(state, data, here, priors)
+        left = (state.log_evidence - before).abs()
         state = tuned(state, known, priors)
-    return stepped(state, data, here, priors)
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class TrainedLabels:
-    """Networks at the end of their training."""
-
-    state: State
-    iterations: Tensor  # (b,), long
-    converged: Tensor  # (b,), bool
-    interrupted: bool
+    return stepped(state, data, here, priors), left

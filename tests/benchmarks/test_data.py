@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 from benchmarks import data
-from benchmarks.data import Task, class_table, tables
+from benchmarks.data import Task, class_table, number_table, tables
 from benchmarks.data.rdata import read_rda
 
 
@@ -450,10 +450,25 @@ def test_tables_with_classes_say_what_brings_them(tmp_path, monkeypatch):
 
 def test_tables_with_classes_are_numbers_and_class_numbers(tmp_path, monkeypatch):
     monkeypatch.setenv("LAPWING_DATA", str(tmp_path))
-    monkeypatch.setitem(tables.CLASS_TABLES, "toy", ("package", "frame", "kind"))
+    monkeypatch.setitem(tables.CLASS_TABLES, "toy", ("package", "frame.rda", "kind"))
     (tmp_path / "package").mkdir()
     whole = r_frame().replace(number(-(2**31)), number(2))
     (tmp_path / "package" / "frame.rda.gz").write_bytes(gzip.compress(whole))
     x, y = class_table("toy")
     np.testing.assert_array_equal(x, [[1.5, 7], [np.nan, 8], [-2.0, 9]])
     assert y.tolist() == [1, 1, 0]
+
+
+def test_tables_of_numbers_have_a_column_for_each_level_and_no_row_without_a_target(tmp_path, monkeypatch):
+    monkeypatch.setenv("LAPWING_DATA", str(tmp_path))
+    monkeypatch.setitem(tables.NUMBER_TABLES, "toy", ("package", "frame.RData", "size", ()))
+    monkeypatch.setitem(tables.NUMBER_TABLES, "less", ("package", "frame.RData", "size", ("kind",)))
+    (tmp_path / "package").mkdir()
+    whole = r_frame().replace(number(-(2**31)), number(2))
+    (tmp_path / "package" / "frame.RData.gz").write_bytes(gzip.compress(whole))
+    x, y = number_table("toy")
+    np.testing.assert_array_equal(x, [[7, 0, 1], [9, 1, 0]])
+    np.testing.assert_array_equal(y, [1.5, -2.0])
+    np.testing.assert_array_equal(number_table("less")[0], [[7], [9]])
+    with pytest.raises(ValueError, match="no table of numbers is called 'soup'; there are diabetes, body"):
+        number_table("soup")

@@ -227,7 +227,7 @@ def test_tables_of_r_packages(tmp_path, tools):
 
 
 def test_debian_without_its_tools(tmp_path, tools):
-    with pytest.raises(FetchError, match="apt-get is not on this machine: put the .rda files of mine"):
+    with pytest.raises(FetchError, match="apt-get is not on this machine: put the data files of mine"):
         fetch(source(fetching.from_r_package("mine")), tmp_path, silent)
     with pytest.raises(FetchError, match="apt-get is not on this machine: put the four"):
         fetch(source(fetching.from_debian), tmp_path, silent)

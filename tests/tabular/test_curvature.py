@@ -9,9 +9,9 @@ from lapwing.tabular.curvature import (
     WeightCurvature,
     WeightPosterior,
     _cholesky,
-    curvature,
 )
 from lapwing.tabular.networks import Layers, linearised
+from lapwing.tabular.training import Local
 from tests.properties import check_covariance
 from tests.tabular import reference
 from tests.tabular.problems import FEW, MANY, MEMBERS, problem
@@ -38,8 +38,18 @@ def covariance(case, member):
 def test_the_smaller_matrix_is_taken():
     for n, kind in ((FEW, RowPosterior), (MANY, WeightPosterior)):
         case = problem(n)
-        _, jacobian = linearised(case.state.networks, case.data.inputs)
-        assert isinstance(curvature(jacobian).at(case.state.variances(case.groups)), kind)
+        curved = Local.of(case.state.networks, case.data).curved
+        assert isinstance(curved.at(case.state.variances(case.groups)), kind)
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_squared_lengths_are_those_of_dense_products(case, kind, generator):
+    _, jacobian = linearised(case.state.networks, case.data.inputs)
+    rows = case.data.rows(jacobian)
+    flat = torch.randn(MEMBERS, case.state.networks.weights, generator=generator, dtype=torch.float64)
+    found = KINDS[kind](rows).squared_length(case.state.networks.like(flat))
+    truth = torch.einsum("bnp,bp->bn", rows.dense(), flat).square().sum(1)
+    torch.testing.assert_close(found, truth, rtol=1e-12, atol=0)
 
 
 def test_log_determinants(case, known):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lapwing.tabular import training
-from lapwing.tabular.networks import initial, outputs
+from lapwing.tabular.networks import initial, linearised
 from lapwing.tabular.training import Data, Groups, Local, log_evidence, start, stepped, train, updated
 from tests.tabular import reference
 from tests.tabular.problems import FEW, MANY, MEMBERS, problem
@@ -33,11 +33,27 @@ def evidence_of(case, member, log_precision, log_noise):
     return reference.log_evidence(own, shapes, x, y, row_weights, prior, log_noise.exp(), row_noise)
 
 
+def test_blocks_of_rows_give_the_sums_of_dense_rows(monkeypatch):
+    """Seven rows a block, the last of which is smaller: gradient, misfit and Gauss-Newton matrix of all of them."""
+    case = problem(MANY)
+    networks = case.state.networks
+    monkeypatch.setattr(training, "BLOCK_ELEMENTS", 7 * MEMBERS * networks.weights)
+    assert [len(block.inputs) for block in case.data.blocks(networks)] == [7, 7, 7, 7, 7, 5]
+    here = Local.of(networks, case.data)
+    values, jacobian = linearised(networks, case.data.inputs)
+    rows = case.data.rows(jacobian).dense()
+    residuals = case.data.residuals(values)
+    torch.testing.assert_close(here.misfit, 0.5 * residuals.square().sum(1), rtol=1e-13, atol=0)
+    torch.testing.assert_close(case.data.misfit(networks), here.misfit, rtol=1e-13, atol=0)
+    torch.testing.assert_close(here.pull.flat(), (rows.mT @ residuals[:, :, None])[:, :, 0], rtol=1e-12, atol=1e-13)
+    torch.testing.assert_close(here.curved.gram.tril(), (rows.mT @ rows).tril(), rtol=1e-12, atol=1e-13)
+
+
 @pytest.mark.parametrize("n", [FEW, MANY])
 def test_the_evidence_is_that_of_the_dense_formula(n):
     case = problem(n)
     here, known = parts(case)
-    found = log_evidence(case.state, case.groups, case.data, known, here.values)
+    found = log_evidence(case.state, case.groups, case.data, known, here.misfit)
     for member in range(MEMBERS):
         torch.testing.assert_close(found[member], reference.log_evidence(*case.at(member)), rtol=1e-10, atol=0)
 
@@ -48,7 +64,7 @@ def test_the_update_goes_where_the_evidence_has_no_slope(n):
     case = problem(n)
     here, known = parts(case)
     gamma = case.groups.summed(known.determined())
-    new = updated(case.state, case.groups, case.data, known, here.values)
+    new = updated(case.state, case.groups, case.data, known, here.misfit)
     for member in range(MEMBERS):
         log_precision = case.state.precision[member].log().requires_grad_()
         log_noise = case.state.noise_precision[member].log().requires_grad_()
@@ -103,8 +119,8 @@ def test_the_loss_never_rises_at_fixed_precisions():
     losses = []
     for _ in range(25):
         here, _ = parts(case)
-        penalty = training._penalty(case.state.networks, case.state.variances(case.groups))
-        losses.append(case.data.misfit(here.values) + penalty)
+        penalty = training.penalty(case.state.networks, case.state.variances(case.groups))
+        losses.append(here.misfit + penalty)
         case = replace(case, state=stepped(case.state, case.groups, case.data, here))
     assert (torch.stack(losses).diff(dim=0) <= 0).all()
     assert (losses[-1] < losses[0]).all()
@@ -161,8 +177,8 @@ def test_a_step_that_does_not_fall_is_tried_again_with_more_damping(monkeypatch)
     state = replace(case.state, damping=torch.full((MEMBERS,), 1e-3).double(), precision=case.state.precision * 1e-3)
 
     def loss(after):
-        penalty = training._penalty(after.networks, state.variances(case.groups))
-        return case.data.misfit(outputs(after.networks, case.data.inputs)) + penalty
+        penalty = training.penalty(after.networks, state.variances(case.groups))
+        return case.data.misfit(after.networks) + penalty
 
     here = Local.of(state.networks, case.data)
     monkeypatch.setattr(training, "TRIES", 1)
