@@ -48,7 +48,9 @@ class BayesianMLPClassifier(ClassifierMixin, TableEstimator):
     Several tanh networks with one hidden layer are trained side by side from different starts, by Levenberg-Marquardt
     steps on all rows in turns with updates of the precisions of each layer's weights and biases, and of the weights
     that leave each column: in every other member a column has its own, so that one without use is switched off; in the
-    others all columns share one, which is better where rows are few. (`relevance_` has each column's share in the
+    others all columns share one, which is better where rows are few. Each is begun with a narrow and a wide prior of
+    the logits, since labels that are mostly noise want the one and curved boundaries the other, and goes on from where
+    the bound is higher. (`relevance_` has each column's share in the
     slopes of the networks over the training rows.) Labels of a confident network have no curvature, and under Laplace's
     approximation would say nothing of its weights; so gradients and curvatures are averages over the posterior of the
     outputs itself, in training as in the end: what is maximised is a lower bound on the evidence of the linearised
