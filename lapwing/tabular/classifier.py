@@ -29,6 +29,7 @@ PART_ROWS = 2_000  # of them
 FURTHER_STEPS = 12  # at most, on all rows after a part
 FIRST_LOGIT_STDS = (3.0, 10.0)  # of the prior: narrow, or so wide that labels shape the networks first
 CHOOSING_STEPS = 21  # with each of them, before the better one is chosen
+COPIES = 3  # of what is held for each row, by peak memory of fits to 10,000 to 30,000 rows
 MOST_CLASSES = 100
 TOGETHER = 1e9  # weights lent to each column: so many that all have the same precision
 
@@ -134,7 +135,7 @@ class BayesianMLPClassifier(ClassifierMixin, TableEstimator):
             Softmax.of(len(self.classes_), max(POINTS, 4 * len(self.classes_))),
         )  # fmt: skip
         sizes = (data.inputs.shape[1], self.hidden_units, data.outputs)
-        check_size(len(labels), sizes, self.members)
+        check_size(len(labels), sizes, self.members, _held_by_row(*sizes))
         priors = Priors.of(torch.from_numpy(self._encoding.columns), sizes, self._lent())
         trained = self._trained(sizes, priors, data)
         self._networks, left_out = ClassNetworks.of(trained.state, data, priors)
@@ -185,6 +186,12 @@ class BayesianMLPClassifier(ClassifierMixin, TableEstimator):
         self.log_evidence_ = float(self.log_evidences_.mean())
         slopes = self._networks.relevance.mean(0)
         self.relevance_ = (slopes / slopes.sum().clamp_min(1e-300)).numpy()
+
+
+def _held_by_row(inputs: int, hidden: int, outputs: int) -> int:
+    """Numbers for each network: derivatives of outputs, before and after the curvature, covariances, and copies."""
+    derivatives = outputs * (2 * (hidden + outputs) + inputs + 1 + hidden + 1)
+    return COPIES * (derivatives + 4 * outputs**2)
 
 
 def _known_labels(y: Any) -> Any:

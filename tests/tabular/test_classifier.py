@@ -368,6 +368,15 @@ def test_too_little_memory_is_said_before_the_work(monkeypatch):
         BayesianMLPClassifier(**SMALL).fit(X, NAMES)
 
 
+def test_many_rows_need_memory_of_their_own(monkeypatch):
+    """317 kB, of which the matrices of the weights are 58."""
+    monkeypatch.setattr(estimators, "available_bytes", lambda: 2e5)
+    with pytest.raises(ValueError, match=r"2 networks of 30 weights on 90 rows need about .* GB.*or rows"):
+        BayesianMLPClassifier(**SMALL).fit(X, NAMES)
+    monkeypatch.setattr(estimators, "available_bytes", lambda: 4e5)
+    BayesianMLPClassifier(**SMALL | {"max_iter": 1}).fit(X, NAMES)
+
+
 def test_an_error_leaves_the_estimator_as_it_was():
     model = BayesianMLPClassifier(**SMALL | {"max_iter": 3}).fit(X, NAMES)
     before = model.predict_proba(NEW)
