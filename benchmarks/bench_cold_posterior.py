@@ -13,7 +13,7 @@ LONGEST = 2000
 
 
 def measure(data: str, hidden: int, temperature: str, warmup: int, tempered: str = "posterior") -> dict:
-    from lapwing.bench.studies import temperature as study
+    from benchmarks.tasks import temperature as study
 
     train, validation, test = study.pictures(data)
     found = study.by_langevin(train, hidden, float(temperature), tempered=tempered, warmup=warmup)

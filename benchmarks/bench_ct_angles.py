@@ -58,7 +58,7 @@ def one(kind: str, seed: int, steps: int) -> dict:
     """Errors of one image from chosen, equispaced and random angles."""
     import torch
 
-    from lapwing.tomography import (
+    from lapwing.studies.tomography import (
         ParallelBeam,
         Settings,
         deep_image_prior,

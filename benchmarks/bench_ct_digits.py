@@ -18,7 +18,7 @@ def digit(data: str, number: int):
     """A test digit as attenuations in [0, 1]; bundled ones, where MNIST is not there, enlarged to 16 × 16."""
     from torch.nn.functional import interpolate
 
-    from lapwing.bench import data as sets
+    from benchmarks import data as sets
 
     if data == "mnist":
         return sets.mnist(10, number + 1).test[0][number].reshape(28, 28).double()
@@ -29,10 +29,10 @@ def digit(data: str, number: int):
 def measure(data: str, angles: int, noise_percent: int, number: int, steps: int) -> dict:
     import torch
 
-    from lapwing.tomography import ParallelBeam, projector, simulate
-    from lapwing.tomography.deep_image_prior import PUBLISHED_DIGITS, Settings
-    from lapwing.tomography.scores import histogram_distance
-    from lapwing.tomography.studies import Plan, study
+    from lapwing.studies.tomography import ParallelBeam, projector, simulate
+    from lapwing.studies.tomography.deep_image_prior import PUBLISHED_DIGITS, Settings
+    from lapwing.studies.tomography.scores import histogram_distance
+    from lapwing.studies.tomography.studies import Plan, study
 
     torch.set_num_threads(1)
     truth = digit(data, number)

@@ -18,9 +18,9 @@ import harness
 
 def picture(data: str, size: int):
     """A phantom, or the middle slice of a head."""
-    from lapwing.bench.data.storage import find, read_npz
-    from lapwing.tomography import read_image
-    from lapwing.tomography.scanning.images import normalised, resized
+    from lapwing.studies.datasets.storage import find, read_npz
+    from lapwing.studies.tomography import read_image
+    from lapwing.studies.tomography.scanning.images import normalised, resized
 
     if data == "shepp-logan":
         return read_image("shepp-logan", size)
@@ -44,13 +44,21 @@ def measure(
     import numpy as np
 
     from lapwing import Krylov
-    from lapwing.tomography import ParallelBeam, Settings, deep_image_prior, linearise, projector, quantify, simulate
-    from lapwing.tomography.baselines import unit_log_density
-    from lapwing.tomography.classical import fbp, tv
-    from lapwing.tomography.posterior import stabiliser
-    from lapwing.tomography.scores import psnr, ssim
-    from lapwing.tomography.studies import Plan, tune
-    from lapwing.tomography.type_ii.matrix_free import MatrixFree
+    from lapwing.studies.tomography import (
+        ParallelBeam,
+        Settings,
+        deep_image_prior,
+        linearise,
+        projector,
+        quantify,
+        simulate,
+    )
+    from lapwing.studies.tomography.baselines import unit_log_density
+    from lapwing.studies.tomography.classical import fbp, tv
+    from lapwing.studies.tomography.posterior import stabiliser
+    from lapwing.studies.tomography.scores import psnr, ssim
+    from lapwing.studies.tomography.studies import Plan, tune
+    from lapwing.studies.tomography.type_ii.matrix_free import MatrixFree
 
     folder, truth, seconds = scratch(data, size, angles), picture(data, size), {}
     started = time.process_time()
@@ -98,7 +106,7 @@ def spread(error, std, floor: float) -> dict[str, float]:
     """How well the standard deviations describe the errors."""
     import torch
 
-    from lapwing.tomography.posterior import marginal_log_density
+    from lapwing.studies.tomography.posterior import marginal_log_density
 
     error, std = error.reshape(-1), std.reshape(-1)
     tenth = len(error) // 10

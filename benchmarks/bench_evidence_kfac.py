@@ -26,7 +26,7 @@ WAYS = {
 
 def pictures(data: str, seed: int) -> tuple:
     """Training images, those to stop by, and test images."""
-    from lapwing.bench import data as sets
+    from benchmarks import data as sets
 
     if data == "digits":
         (x, y), (new_x, new_y) = sets.digits(seed=seed).train, sets.digits(seed=seed).test
@@ -37,8 +37,8 @@ def pictures(data: str, seed: int) -> tuple:
 
 def measure(kind: str, data: str, seed: int) -> dict:
     import lapwing as lw
+    from benchmarks.networks import small_resnet
     from lapwing import metrics
-    from lapwing.bench.networks import small_resnet
     from lapwing.training import adam, train
 
     pair, held_out, (x, y) = pictures(data, seed)

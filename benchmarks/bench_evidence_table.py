@@ -1,6 +1,6 @@
 """Where should the evidence of a linearised network be taken, and how many precisions should it set?
 
-The task `lapwing bench evidence-table`, every network and seed a cell: test negative log-likelihood of the linearised
+The task `python -m benchmarks evidence-table`, every network and seed a cell: test negative log-likelihood of the linearised
 posterior whose precisions the evidence set at the mode of the linear model (`mode`; with the curvature there too: `full`) or
 at the network's own weights (`weights`), one or several. 60 MNIST images of 14 × 14 pixels to train on, 300 to stop early
 by, 300 to test, scored once; seeds that no setting was chosen on. Published, with all 60,000 images: Antorán et al. 2022,
@@ -22,7 +22,7 @@ CELLS = {
 
 
 def measure(network: str | None, seed: int) -> dict:
-    from lapwing.bench.studies import evidence_table as study
+    from benchmarks.tasks import evidence_table as study
 
     if network is None:
         return small(seed)
@@ -44,8 +44,8 @@ def written(scores: dict) -> dict:
 def small(seed: int) -> dict:
     import lapwing as lw
     import lapwing.training
-    from lapwing.bench import data, networks
-    from lapwing.bench.studies import evidence_table as study
+    from benchmarks import data, networks
+    from benchmarks.tasks import evidence_table as study
 
     task = data.digits(seed=seed)
     (x, y), (new_x, new_y) = task.train, task.test

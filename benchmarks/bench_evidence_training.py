@@ -26,7 +26,7 @@ PUBLISHED = {
 
 def pictures(data: str) -> tuple:
     """Training, validation and test images with labels."""
-    from lapwing.bench import data as sets
+    from benchmarks import data as sets
 
     if data == "digits":
         (x, y), (new_x, new_y) = sets.digits().train, sets.digits().test
@@ -40,7 +40,7 @@ def pictures(data: str) -> tuple:
 def network(name: str, inputs: int):
     from torch import nn
 
-    from lapwing.bench import networks
+    from benchmarks import networks
 
     if name == "cnn":
         return networks.lenet(seed=SEED)

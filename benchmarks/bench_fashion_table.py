@@ -23,12 +23,12 @@ import torch
 from torch import Tensor, nn
 
 import lapwing as lw
+from benchmarks import data
+from benchmarks.classifiers import Problem
+from benchmarks.networks import seeded
 from lapwing import metrics
 from lapwing.bayes.predictive import Prediction
-from lapwing.bench import data
-from lapwing.bench.classifiers import Problem
-from lapwing.bench.networks import seeded
-from lapwing.families import map as network_alone
+from lapwing.families import point as network_alone
 from lapwing.families import temperature
 
 Pair = tuple[Tensor, Tensor]
@@ -59,7 +59,7 @@ def measure(name: str, seed: int, train: int, epochs: int, held_out: int, test: 
     alone = network_alone.fit(model, chosen, lw.Categorical())
     factored = posterior(model, chosen, validation, seed, method=lw.KFAC())
     spent["exact"] = time.process_time()
-    exact = posterior(model, (chosen[0][:few], chosen[1][:few]), validation, seed, total=train)
+    exact = posterior(model, (chosen[0][:few], chosen[1][:few]), validation, seed, dataset_size=train)
     spent["predictions"] = time.process_time()
     precision = float(factored.prior.precision[0])
     multiple = min(MULTIPLES, key=lambda m: held_out_nll(factored.at(precision=m * precision), validation))
@@ -114,7 +114,7 @@ def posterior(model: nn.Module, pair: Pair, validation: Pair, seed: int, **optio
         model, pair, lw.Categorical(), validation=validation, draws=draws, seed=seed, progress=False,
         curvature="network", **options,
     )  # fmt: skip
-    return replace(found, network_temperature=None)  # itself, whatever held-out data would take in its place
+    return replace(found, alternative=None)  # itself, whatever held-out data would take in its place
 
 
 def held_out_nll(found: lw.Posterior, validation: Pair) -> float:

@@ -51,7 +51,7 @@ class Case:
     def network(self, seed: int) -> Any:
         from torch import nn
 
-        from lapwing.bench.networks import batchnorm_cnn, seeded
+        from benchmarks.networks import batchnorm_cnn, seeded
 
         if not self.mnist:
             return batchnorm_cnn(width=self.width, seed=seed)
@@ -85,8 +85,8 @@ def parts(case: Case, seed: int, task: Any = None) -> dict[str, Any]:
     """Rows to train on, held-out rows, and those to judge by: upright, turned and foreign; of digits, or of a task."""
     import torch
 
-    from lapwing.bench.corruptions import rotate
-    from lapwing.bench.data import digits, mnist, notmnist
+    from benchmarks.corruptions import rotate
+    from benchmarks.data import digits, mnist, notmnist
 
     letters, task = notmnist(JUDGED)[0], task or (mnist(test=JUDGED) if case.mnist else digits())
     (x, y), test = task.train, task.test
@@ -123,7 +123,7 @@ def cooled(base: Any, held_out: Any) -> Any:
 def methods(case: Case, data: dict[str, Any], model: Any, seed: int) -> dict[str, Callable[[], Any]]:
     import lapwing as lw
     from lapwing.families import ensemble
-    from lapwing.families import map as network_alone
+    from lapwing.families import point as network_alone
 
     of, train, held_out = lw.Categorical(), data["train"], data["held_out"]
     alone, several = network_alone.fit(model, train, of), []
@@ -139,7 +139,7 @@ def methods(case: Case, data: dict[str, Any], model: Any, seed: int) -> dict[str
 
     def itself(found: Any) -> Any:
         """A posterior, whatever held-out data would take in its place."""
-        return replace(found, network_temperature=None)
+        return replace(found, alternative=None)
 
     return {
         "network": lambda: alone,

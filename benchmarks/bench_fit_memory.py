@@ -13,7 +13,7 @@ import harness
 import torch
 
 import lapwing as lw
-from lapwing.bench import networks
+from benchmarks import networks
 
 CELLS = {f"{n} data": {"n": n} for n in (40, 100, 150)}
 CELLS |= {f"Krylov, {n:,} data": {"n": n, "method": "krylov"} for n in (400, 1600)}

@@ -157,7 +157,7 @@ def posteriors(folder: Path) -> tuple[list[bytes], Check]:
 
 
 def record(folder: Path) -> tuple[list[bytes], Check]:
-    from lapwing import records
+    from lapwing.app import records
 
     random = np.random.default_rng(0)
     probs = random.dirichlet(np.ones(4), size=9)
@@ -177,8 +177,8 @@ def record(folder: Path) -> tuple[list[bytes], Check]:
 
 
 def archives(folder: Path) -> tuple[list[bytes], Check]:
-    from lapwing.bench.data.storage import read_npz
-    from lapwing.cli import data
+    from lapwing.app.cli import data
+    from lapwing.studies.datasets.storage import read_npz
 
     random = np.random.default_rng(0)
     x, y = random.normal(size=(12, 3)), random.integers(0, 3, 12)
@@ -202,7 +202,7 @@ def archives(folder: Path) -> tuple[list[bytes], Check]:
 
 def tables(folder: Path) -> tuple[list[bytes], Check]:
     del folder
-    from lapwing.cli import data
+    from lapwing.app.cli import data
 
     random = np.random.default_rng(0)
     lines = ["a,b,c,y"] + [",".join(f"{value:.4g}" for value in random.normal(size=4)) for _ in range(12)]
@@ -212,7 +212,7 @@ def tables(folder: Path) -> tuple[list[bytes], Check]:
 
 def idx_files(folder: Path) -> tuple[list[bytes], Check]:
     del folder
-    from lapwing.bench.data.storage import read_idx
+    from lapwing.studies.datasets.storage import read_idx
 
     plain = b"\0\0\x08\x03" + struct.pack(">3I", 5, 4, 3) + bytes(range(60))
     wide = b"\0\0\x0d\x01" + struct.pack(">I", 40) + np.arange(40.0).astype(">f4").tobytes()

@@ -53,7 +53,7 @@ def child(seed: int, kind: str, checkpoint: Path, result: Path) -> int:
 
 def damaged(folder: Path) -> list[str]:
     """Files under their final names that are not whole: none is ever to be seen."""
-    from lapwing.linalg.journal import Journal
+    from lapwing.runtime.journal import Journal
 
     names = [path.stem for path in folder.glob("*.safetensors")]
     return [name for name in names if Journal(folder).read(name) is None]

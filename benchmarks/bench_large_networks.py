@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 import lapwing as lw
+from benchmarks import data
+from benchmarks.networks import resnet18, resnet50
 from lapwing import metrics
-from lapwing.bench import data
-from lapwing.bench.networks import resnet18, resnet50
 from lapwing.network.batches import as_batches
 from lapwing.network.jacobian import Jacobian, Network, prepared
 
@@ -96,7 +96,7 @@ def all_weights(width: int, n: int, draws: int, held_out: int, memory: str, pict
     held = task.test[0][:held_out], task.test[1][:held_out]
     started = time.perf_counter()
     posterior = lw.fit(
-        model, (x, y), lw.Categorical(), prior=lw.GPrior(), validation=held, draws=draws, total=pictures, max_memory=memory,
+        model, (x, y), lw.Categorical(), prior=lw.GPrior(), validation=held, draws=draws, dataset_size=pictures, max_memory=memory,
         progress=False,
     )  # fmt: skip
     fit_seconds = time.perf_counter() - started
@@ -121,7 +121,7 @@ def part_of_them(width: int, n: int, size: int, held_out: int, pictures: int) ->
     chosen_seconds, started = time.perf_counter() - started, time.perf_counter()
     posterior = lw.fit(
         model, (x, y), lw.Categorical(), prior=lw.GPrior(), select=mask, method=lw.Exact(), validation=held,
-        total=pictures, progress=False,
+        dataset_size=pictures, progress=False,
     )  # fmt: skip
     fit_seconds = time.perf_counter() - started
     return {"choice_seconds": chosen_seconds, **told(model, task, posterior, held_out, fit_seconds)}

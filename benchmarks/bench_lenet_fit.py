@@ -19,8 +19,8 @@ from typing import Any
 import harness
 
 import lapwing as lw
+from benchmarks import data, networks
 from lapwing.bayes.statistics import from_space
-from lapwing.bench import data, networks
 from lapwing.linalg import krylov
 from lapwing.training import train
 

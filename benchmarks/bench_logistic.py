@@ -45,7 +45,7 @@ def diabetes() -> Pair:
 
 
 def wine_quality() -> Pair:
-    from lapwing.bench.data import uci
+    from benchmarks.data import uci
 
     task = uci("wine")
     x, y = (np.concatenate([part.numpy() for part in both]) for both in zip(task.train, task.test, strict=True))

@@ -29,7 +29,7 @@ CELLS: dict[str, dict[str, Any]] = {
 def network(kind: str, seed: int) -> Any:
     from torch import nn
 
-    from lapwing.bench.networks import batchnorm_cnn, mlp, seeded
+    from benchmarks.networks import batchnorm_cnn, mlp, seeded
 
     if kind == "table":
         return mlp([8, 50, 50, 1], seed=seed)

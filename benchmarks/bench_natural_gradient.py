@@ -30,7 +30,7 @@ def elbo(setting: tuple, epochs: int, seed: int) -> float:
     from torch import nn
 
     import lapwing as lw
-    from lapwing.bench import data, networks
+    from benchmarks import data, networks
     from lapwing.families import variational
 
     (method, width), (x, y) = setting, data.digits().train

@@ -11,7 +11,7 @@ from typing import Any
 import harness
 import torch
 
-from lapwing import tomography as ct
+from lapwing.studies import tomography as ct
 
 CELLS: dict[str, dict[str, Any]] = {
     "32², 12 angles": {"size": 32, "angles": 12, "repeats": 5, "fan": False},

@@ -144,7 +144,7 @@ def blocks(folder: str, rank: int, width: int, columns: int) -> None:
 
     import lapwing as lw
     from lapwing.linalg.operators import Sharded, distributed
-    from lapwing.linalg.ranks import together
+    from lapwing.runtime.ranks import together
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)

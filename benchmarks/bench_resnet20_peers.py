@@ -32,9 +32,9 @@ PRECISION = 1000.0  # where it is not tuned
 
 def measure(n: int, test: int, structure: str, held_out: int = HELD_OUT, who: str = "both") -> dict:
     import lapwing as lw
+    from benchmarks import data
+    from benchmarks.networks import trained_resnet20
     from lapwing import metrics
-    from lapwing.bench import data
-    from lapwing.bench.networks import trained_resnet20
 
     task = data.cifar10()
     model, train = trained_resnet20(), (task.train[0][:n], task.train[1][:n])
@@ -52,7 +52,7 @@ def measure(n: int, test: int, structure: str, held_out: int = HELD_OUT, who: st
             model, train, lw.Categorical(), prior=lw.Isotropic(None if validation else PRECISION), validation=validation,
             progress=False, curvature="network", **(last if structure == "last layer" else kfac),
         )  # fmt: skip
-        return replace(found, network_temperature=None)
+        return replace(found, alternative=None)
 
     if who == "theirs":
         la, _ = theirs(model, train, held, structure)

@@ -7,7 +7,7 @@ from typing import Any
 import harness
 import studies
 
-from lapwing.bench.studies.scaling import STUDY
+from benchmarks.tasks.scaling import STUDY
 
 CELLS: dict[str, dict[str, Any]] = {
     "width 8, last layer": {"task": "scaling", "data": "width 8", "methods": ["last-layer"], "seeds": [0]},

@@ -17,7 +17,7 @@ def pictures(data: str, size: int):
     import torch
     from torch.nn import functional
 
-    from lapwing.bench.data import digits, mnist
+    from benchmarks.data import digits, mnist
 
     loaded = digits() if data == "digits" else mnist(train=size, test=750)
     x, y = (torch.cat(both) for both in zip(loaded.train, loaded.test, strict=True))
@@ -37,9 +37,9 @@ def measure(
 ) -> dict:
     import math
 
-    from lapwing.symmetry import Affine, Settings, SymmetryModel, Training
-    from lapwing.symmetry.inference import Poser, seeded
-    from lapwing.symmetry.study import judged, rotated, upside_down
+    from lapwing.studies.symmetry import Affine, Settings, SymmetryModel, Training
+    from lapwing.studies.symmetry.inference import Poser, seeded
+    from lapwing.studies.symmetry.study import judged, rotated, upside_down
 
     images, labels, cut = pictures(data, size)
     if two_fold is not None:

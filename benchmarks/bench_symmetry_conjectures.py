@@ -33,7 +33,7 @@ def poses(model, images, labels) -> dict:
     """(a) on test pictures."""
     import torch
 
-    from lapwing.symmetry.study import density_of_angle, pose_scores, upside_down
+    from lapwing.studies.symmetry.study import density_of_angle, pose_scores, upside_down
 
     found = {}
     for kind in (2, 8):
@@ -55,7 +55,7 @@ def found_again(model, images, degrees: float) -> float:
     """Share of pictures whose prototype is nearest to that of the same picture turned otherwise, of all pictures'."""
     import torch
 
-    from lapwing.symmetry.study import rotated
+    from lapwing.studies.symmetry.study import rotated
 
     first, second = (model.prototype(rotated(images, degrees, seed=seed)[0]).flatten(1) for seed in (20, 21))
     return float((torch.cdist(first, second).argmin(1) == torch.arange(len(images))).double().mean())
@@ -63,7 +63,7 @@ def found_again(model, images, degrees: float) -> float:
 
 def prototypes(model, images, labels) -> dict:
     """(b) on test pictures before they are turned."""
-    from lapwing.symmetry.study import orbit_ratio
+    from lapwing.studies.symmetry.study import orbit_ratio
 
     return {
         "orbit_ratio_in_data": orbit_ratio(model, images, labels, DEGREES),
@@ -78,8 +78,8 @@ def measure(
 ) -> dict:
     import math
 
-    from lapwing.symmetry import Affine, JointModel, JointSettings, Settings, SymmetryModel, Training
-    from lapwing.symmetry.study import rotated
+    from lapwing.studies.symmetry import Affine, JointModel, JointSettings, Settings, SymmetryModel, Training
+    from lapwing.studies.symmetry.study import rotated
 
     images, labels, cut = pictures(data, size)
     if part == "poses":

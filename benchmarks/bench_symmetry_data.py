@@ -15,8 +15,8 @@ def pictures(data: str, size: int):
     import torch
     from torch.nn import functional
 
-    from lapwing.bench.data import digits, mnist
-    from lapwing.symmetry.study import rotated
+    from benchmarks.data import digits, mnist
+    from lapwing.studies.symmetry.study import rotated
 
     loaded = digits() if data == "digits" else mnist(train=size, test=300)
 
@@ -30,9 +30,9 @@ def pictures(data: str, size: int):
 def measure(data: str, size: int, model: str, steps: int, interpolation: str = "bilinear") -> dict:
     import math
 
-    from lapwing.symmetry import JointModel, JointSettings, Settings, SymmetryModel, Training
-    from lapwing.symmetry.prototypes import Subspace
-    from lapwing.symmetry.warping import checked, disc
+    from lapwing.studies.symmetry import JointModel, JointSettings, Settings, SymmetryModel, Training
+    from lapwing.studies.symmetry.prototypes import Subspace
+    from lapwing.studies.symmetry.warping import checked, disc
 
     train, test = pictures(data, size)
     if model == "linear":

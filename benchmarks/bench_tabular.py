@@ -27,7 +27,7 @@ share of targets in central 50 % and 90 % intervals; seconds are those of fit an
 - `ridge`: `lapwing.linear.BayesianRidge`.
 
 Six more tables, fixed before the first score of any method on them: diabetes of scikit-learn, Ozone and Servo of R's mlbench, body of
-gclus, Sacramento (without city and zip code) and cars of caret, which `python -m lapwing.bench.fetch mlbench gclus caret` brings. Ten
+gclus, Sacramento (without city and zip code) and cars of caret, which `python -m benchmarks.fetch mlbench gclus caret` brings. Ten
 splits each, by the seed of their number: four fifths of the rows to train on, the others to test on. Factors are one column of 0 or 1 for
 each level; missing values (of Ozone) are the column's mean and an indicator for `gp`, `mlp` and `ridge`, and the others take them.
 To reach: `lapwing` best or tied on at least four, above all against `gp`.
@@ -284,7 +284,7 @@ def split(data: str, number: int, *, gap: bool = False) -> Split:
     """Inputs and targets to train on, and to test on."""
     from sklearn.model_selection import train_test_split
 
-    from lapwing.bench.data import number_table, uci
+    from benchmarks.data import number_table, uci
 
     if data in MORE:
         x, y = number_table(data)

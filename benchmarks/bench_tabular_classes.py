@@ -1,7 +1,7 @@
 """Which classifier of a table has the best probabilities, when it gets X and y and nothing else?
 
 Protocol, written before the first score. Eight tables: wine, breast cancer and digits of scikit-learn; Letter, Satellite, Vehicle
-and Pima (with its missing values) of R's mlbench, spam of kernlab (`python -m lapwing.bench.fetch mlbench kernlab`). Ten splits a
+and Pima (with its missing values) of R's mlbench, spam of kernlab (`python -m benchmarks.fetch mlbench kernlab`). Ten splits a
 table, stratified, by the seed of their number: four fifths of the rows to train on but 1,000 at most, and of the others 3,000 at most
 to test on. Every method gets the training rows of a split and predicts its test rows once; whatever a method has to choose is chosen
 on the training rows alone. Choices inside `lapwing.tabular` were made on other tables (Sonar, Ionosphere, Glass, Vowel with and
@@ -153,7 +153,7 @@ def split(data: str, number: int) -> Split:
     """Inputs and class numbers to train on, and to test on."""
     from sklearn.model_selection import train_test_split
 
-    from lapwing.bench.data import class_table
+    from benchmarks.data import class_table
 
     x, y = class_table(data)
     rows = np.arange(len(y))

@@ -1,7 +1,7 @@
 """Whose error bars fit best on nine UCI regressions?
 
-One hidden layer of 50 units, the authors' splits; `lapwing bench uci` says the protocol. Add sets and splits to SEEDS, and with
-$LAPWING_BENCH set to the folder of a `lapwing bench uci` run they are taken from there.
+One hidden layer of 50 units, the authors' splits; `python -m benchmarks uci` says the protocol. Add sets and splits to SEEDS, and with
+$LAPWING_BENCH set to the folder of a `python -m benchmarks uci` run they are taken from there.
 """
 
 from __future__ import annotations

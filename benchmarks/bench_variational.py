@@ -15,7 +15,7 @@ FIXED = ("1", "0.1")
 
 
 def measure(data: str, hidden: int, tau: str | None, eta: str | None, epochs: int) -> dict:
-    from lapwing.bench.studies import temperature as study
+    from benchmarks.tasks import temperature as study
     from lapwing.families import variational
 
     train, validation, test = study.pictures(data)

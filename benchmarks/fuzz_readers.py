@@ -40,8 +40,8 @@ def picture_bytes(mode: str) -> bytes:
 
 def pictures(folder: Path) -> tuple[list[bytes], Check]:
     """PNG files as training data, in a folder of class folders, and as an image to scan."""
-    from lapwing.cli import data
-    from lapwing.tomography.scanning import images
+    from lapwing.app.cli import data
+    from lapwing.studies.tomography.scanning import images
 
     for name in ("one", "two"):
         (folder / "classes" / name).mkdir(parents=True, exist_ok=True)
@@ -91,7 +91,7 @@ def dicom(folder: Path) -> tuple[list[bytes], Check]:
     from pydicom.dataset import FileDataset, FileMetaDataset
     from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian, ImplicitVRLittleEndian, RLELossless
 
-    from lapwing.tomography.scanning import images
+    from lapwing.studies.tomography.scanning import images
 
     def made(name: str, syntax: Any) -> bytes:
         meta = FileMetaDataset()
@@ -117,7 +117,7 @@ def dicom(folder: Path) -> tuple[list[bytes], Check]:
 def parquet(folder: Path) -> tuple[list[bytes], Check]:
     import pandas
 
-    from lapwing.cli import data
+    from lapwing.app.cli import data
 
     random = np.random.default_rng(0)
     table = pandas.DataFrame({name: random.normal(size=12) for name in ("a", "b")} | {"y": random.integers(0, 3, 12)})
@@ -128,7 +128,7 @@ def parquet(folder: Path) -> tuple[list[bytes], Check]:
 
 def weights(folder: Path) -> tuple[list[bytes], Check]:
     """torch's own files, of today and of long ago, with nothing but tensors in them."""
-    from lapwing.cli.models import load_weights
+    from lapwing.app.cli.models import load_weights
 
     state = network().state_dict()
     torch.save(state, folder / "0.pt")
@@ -177,9 +177,9 @@ def variational(folder: Path) -> tuple[list[bytes], Check]:
 
 
 def symmetry(folder: Path) -> tuple[list[bytes], Check]:
-    from lapwing.symmetry import Affine, SymmetryModel
-    from lapwing.symmetry.inference import Training
-    from lapwing.symmetry.model import Settings
+    from lapwing.studies.symmetry import Affine, SymmetryModel
+    from lapwing.studies.symmetry.inference import Training
+    from lapwing.studies.symmetry.model import Settings
 
     images = torch.rand(24, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     files = []
@@ -197,7 +197,7 @@ def symmetry(folder: Path) -> tuple[list[bytes], Check]:
 
 def cifar(folder: Path) -> tuple[list[bytes], Check]:
     """A batch of CIFAR-10 as its authors give it."""
-    from lapwing.bench.data import images
+    from benchmarks.data import images
 
     del folder
     random = np.random.default_rng(0)
@@ -213,7 +213,7 @@ def cifar(folder: Path) -> tuple[list[bytes], Check]:
 
 
 def runs(folder: Path) -> tuple[list[bytes], Check]:
-    from lapwing.cli import folders
+    from lapwing.app.cli import folders
 
     folders.save(folders.Settings("model.py:make", "regression", (), ("a", "b"), "y", (2,), "one"), folder)
 

@@ -17,6 +17,10 @@ The protocol, which was committed before any score:
 - NLL, accuracy, ECE, NLL of the turned rows; AUROC of wrong answers by the entropy of the prediction; AUROC of letters by the mutual
   information, and for `five` and `five, temperature` by the best of entropy, mutual information and variance, which favours them.
   Entropy, novelty and variance are kept besides.
+- With held-out rows, probabilities average over the candidates that are compared on them. Six cells were run before, with code that took the
+  likeliest candidate alone, and all were run anew when that was changed, because of other data (`first_tries.py`). In those the NLL of
+  `mixture of five, validated` less that of `five, temperature` had been 0.000, 0.000 and 0.000 on `digits 200`, −0.010 and 0.000 on
+  `mnist 200`, −0.004 on `mnist 1000`.
 - `minus_…` are paired differences of NLL over rows of a seed; the table takes means and standard errors over seeds.
 - Seconds: `fit` of each, training of all five at once beside. One thread.
 """
@@ -40,7 +44,7 @@ RIVALS = ("five", "five, temperature", "one, validated")
 
 def parts(case: str, seed: int) -> dict[str, Any]:
     """The rows of a case, the first few of those to judge by."""
-    from lapwing.bench.data import fashion_mnist
+    from benchmarks.data import fashion_mnist
 
     task = fashion_mnist(test=few_digits.JUDGED) if case.startswith("fashion") else None
     data = few_digits.parts(CASES[case], seed, task)
@@ -125,10 +129,7 @@ def measure(case: str, seed: int) -> dict[str, Any]:
 
 
 CELLS: dict[str, dict[str, Any]] = {
-    f"{case}, {seed}": {"case": case, "seed": seed}
-    for cases in (list(CASES)[:-1], list(CASES)[-1:])
-    for seed in range(SEEDS)
-    for case in cases
+    f"{case}, {seed}": {"case": case, "seed": seed} for case in CASES for seed in range(SEEDS)
 }
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""What the benchmarks of `lapwing bench` tasks share: a cell is one data set with some methods and seeds.
+"""What the benchmarks of `python -m benchmarks` tasks share: a cell is one data set with some methods and seeds.
 
 Outcomes are kept cell by cell in the folder of $LAPWING_BENCH, where it is set, so that a run that was stopped goes on
-where it was, and the same command with `lapwing bench TASK --out FOLDER` adds to it.
+where it was, and the same command with `python -m benchmarks TASK --out FOLDER` adds to it.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from lapwing.bench import tables
-from lapwing.bench.ledger import Cell, Ledger, Outcome
-from lapwing.bench.running import outcome
-from lapwing.cli.benching import study
+from benchmarks import tables
+from benchmarks.driver import study
+from benchmarks.ledger import Cell, Ledger, Outcome
+from benchmarks.running import outcome
 
 
 def measure(task: str, data: str, methods: list[str], seeds: list[int]) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def measure(task: str, data: str, methods: list[str], seeds: list[int]) -> dict[
 
 
 def outcomes(cells: dict[str, dict[str, Any]], task: str) -> list[Outcome]:
-    """The outcomes in a results file, as `lapwing.bench.tables` takes them; what two cells share counts once."""
+    """The outcomes in a results file, as `benchmarks.tables` takes them; what two cells share counts once."""
     found = {}
     for cell in cells.values():
         for one in cell["result"]["outcomes"]:

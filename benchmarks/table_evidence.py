@@ -6,7 +6,7 @@ from bench_evidence_table import NETWORKS
 from bench_evidence_training import PUBLISHED
 from table_networks import table
 
-from lapwing.bench.studies.evidence_table import STUDY
+from benchmarks.tasks.evidence_table import STUDY
 
 WAYS = {
     "map": "network alone", "mode-single": "θ⋆, one", "mode-several": "θ⋆, several", "full-single": "H at θ⋆ too, one",

@@ -1,4 +1,4 @@
-"""The page docs/tables.md: what every method of `lapwing bench` scored, from the results of the bench_*.py of its tasks."""
+"""The page docs/tables.md: what every method of `python -m benchmarks` scored, from the results of the bench_*.py of its tasks."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import studies
 from table_networks import table
 
-from lapwing.bench import tables
-from lapwing.bench.studies import STUDIES
+from benchmarks import tables
+from benchmarks.tasks import STUDIES
 
 Parts = dict[str, dict[str, Any]]
 
@@ -243,9 +243,9 @@ def page(parts: Parts) -> str:
 
 INTRODUCTION = """# Tables
 
-Every method of `lapwing bench` on the same data with the same networks, settings chosen on held-out data. Written by
+Every method of `python -m benchmarks` on the same data with the same networks, settings chosen on held-out data. Written by
 `benchmarks/table.py` from `benchmarks/results`; a table is made again by its script, such as
-`python benchmarks/bench_uci.py --force`, or grown with more splits and seeds by `lapwing bench uci --seeds 0-19 --out
+`python benchmarks/bench_uci.py --force`, or grown with more splits and seeds by `python -m benchmarks uci --seeds 0-19 --out
 folder`. What follows from them is in [What is better, what is worse, and why](comparison.md).
 
 """

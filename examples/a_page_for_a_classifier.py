@@ -13,7 +13,7 @@ from scipy.ndimage import rotate
 from sklearn.datasets import load_digits
 
 import lapwing as lw
-from lapwing import recording, records, report
+from lapwing.app import recording, records, report
 
 images, labels = load_digits(return_X_y=True)
 images = images.reshape(-1, 1, 8, 8).astype(np.float32) / 16

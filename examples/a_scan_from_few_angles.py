@@ -9,7 +9,7 @@ import math
 import torch
 from matplotlib.figure import Figure
 
-from lapwing import tomography as ct
+from lapwing.studies import tomography as ct
 
 truth = ct.read_image("shepp-logan", size=20)
 scan = ct.simulate(truth, ct.projector(ct.ParallelBeam.spread(angles=8, size=20), 20), noise=0.05)

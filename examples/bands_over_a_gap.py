@@ -8,7 +8,7 @@ import torch
 from matplotlib.figure import Figure
 
 import lapwing as lw
-from lapwing import recording, report
+from lapwing.app import recording, report
 
 generator = torch.Generator().manual_seed(0)
 

@@ -6,15 +6,20 @@
 # %%
 import torch
 from matplotlib.figure import Figure
+from torch import nn
 
 from lapwing import metrics
-from lapwing.bench import data
-from lapwing.bench.corruptions import corrupt, rotate
-from lapwing.bench.networks import batchnorm_cnn
+from lapwing.studies.datasets import digits, rotate
 
-task, (held_x, held_y) = data.digits(seed=0).held_out(200)
+task, (held_x, held_y) = digits(seed=0).held_out(200)
 x, y = task.train
-network = batchnorm_cnn(seed=0)
+torch.manual_seed(0)
+network = nn.Sequential(
+    *(nn.Conv2d(1, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU()),
+    *(nn.Conv2d(16, 32, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(32), nn.ReLU()),
+    *(nn.Conv2d(32, 32, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(32), nn.ReLU()),
+    *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10)),
+)
 optimiser = torch.optim.Adam(network.parameters(), 3e-3)
 order = torch.Generator().manual_seed(0)
 for _ in range(15):
@@ -36,7 +41,8 @@ def logits_of(pictures: torch.Tensor) -> torch.Tensor:
 
 # %%
 test_x, test_y = task.test
-shifted = {"clean": test_x, "turned by 30°": rotate(test_x, 30), "noisy": corrupt(test_x, "gaussian_noise", 5)}
+noise = 0.1 * torch.randn(test_x.shape, generator=torch.Generator().manual_seed(0))
+shifted = {"clean": test_x, "turned by 30°": rotate(test_x, 30), "noisy": (test_x + noise).clamp(0, 1)}
 for name, pictures in shifted.items():
     probs = logits_of(pictures).softmax(-1)
     floor = metrics.ece_floor(probs, generator=torch.Generator().manual_seed(0))

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from torch import nn
 
 import lapwing as lw
-import lapwing.families.map as alone
+import lapwing.families.point as alone
 from lapwing.families import conformal, dropout, ensemble, mcmc, swag, temperature
 from lapwing.training import adam, train
 
@@ -40,7 +40,7 @@ fitted = {
     "the network alone": alone.fit(model, data, noise),
     "the same, scaled": temperature.fit(alone.fit(model, data, noise), held_out),
     "linearised": posterior,
-    "linearised, no biases": lw.fit(model, data, noise, select=lw.weights_only(model)),
+    "linearised, no biases": lw.fit(model, data, noise, select=lw.matrices_only(model)),
     "trained by the evidence": lw.train_with_evidence(
         make(0), data, noise, optimiser=adam(0.01), epochs=300, frequency=10, progress=False
     ).posterior,
@@ -56,10 +56,10 @@ for name, family in fitted.items():
     print(f"{name:24} mean log density: {near:8.2f} like the data, {far:8.2f} in the gap")
 
 # %% [markdown]
-# A datum may count more than once: `Keyed` says which part of the data are weights.
+# A datum may count more than once: `DataSpec` says which part of the data are weights.
 
 # %%
-twice = lw.Keyed((*data, torch.full((len(x),), 2.0)), weights=2)
+twice = lw.DataSpec((*data, torch.full((len(x),), 2.0)), weights=2)
 before, after = (float(lw.fit(model, seen, noise).effective_dimension) for seen in (data, twice))
 print(f"effective dimension {before:.1f}, with every datum counted twice {after:.1f}")
 

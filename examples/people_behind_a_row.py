@@ -15,7 +15,7 @@ torch.manual_seed(0)
 network = torch.nn.Sequential(torch.nn.Linear(1, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)).double().eval()
 
 # %%
-data = lw.Keyed([survey], inputs="age", targets="income", weights="people")
+data = lw.DataSpec([survey], inputs="age", targets="income", weights="people")
 counted = lw.fit(network, data, lw.Gaussian(0.5), prior=lw.Isotropic(1.0))
 plain = lw.fit(network, (x, survey["income"]), lw.Gaussian(0.5), prior=lw.Isotropic(1.0))
 figure = Figure(figsize=(6.2, 2.6), layout="constrained")

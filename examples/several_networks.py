@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from torch import nn
 
 import lapwing as lw
-import lapwing.families.map as alone
+import lapwing.families.point as alone
 from lapwing.families import ensemble
 from lapwing.training import adam, members
 

@@ -12,7 +12,7 @@ mpl.use("Agg")
 import torch
 from matplotlib import pyplot as plt
 
-from lapwing import tomography as ct
+from lapwing.studies import tomography as ct
 
 SIZE, DRAWS = 20, 4
 truth = ct.read_image("shepp-logan", size=SIZE)

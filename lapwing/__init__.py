@@ -32,7 +32,7 @@ _HOME = {
     "HeteroscedasticGaussian": "bayes.likelihoods",
     "Isotropic": "bayes.priors",
     "KFAC": "bayes.methods",
-    "Keyed": "network.keyed",
+    "DataSpec": "network.data_spec",
     "Krylov": "bayes.methods",
     "LinearModel": "bayes.linear_model",
     "LowRank": "bayes.methods",
@@ -51,7 +51,7 @@ _HOME = {
     "load": "network.files",
     "subnetwork": "network.subnetwork",
     "train_with_evidence": "families.evidence_training",
-    "weights_only": "network.parameters",
+    "matrices_only": "network.parameters",
 }
 
 __all__ = [*_HOME, "__version__"]

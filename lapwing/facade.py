@@ -16,10 +16,10 @@ from lapwing.bayes.mixtures import Mixture, Turn, fitted
 from lapwing.bayes.posterior import Posterior
 from lapwing.bayes.priors import Prior
 from lapwing.bayes.sharing import Shard
-from lapwing.linalg.progress import Report
 from lapwing.network.linearisation import linearise
 from lapwing.network.outputs import Output
 from lapwing.network.parameters import Select
+from lapwing.runtime.progress import Report
 
 
 class Options(TypedDict, total=False):
@@ -29,7 +29,7 @@ class Options(TypedDict, total=False):
     method: Method | None
     select: Select
     validation: Any
-    total: int | None
+    dataset_size: int | None
     draws: int
     seed: int
     progress: bool | Report | None
@@ -50,7 +50,7 @@ def fit(model: Sequence[nn.Module], data: Any, likelihood: Likelihood, **options
 
 def fit(
     model: nn.Module | Sequence[nn.Module], data: Any, likelihood: Likelihood, *, prior: Prior | None = None,
-    method: Method | None = None, select: Select = None, validation: Any = None, total: int | None = None,
+    method: Method | None = None, select: Select = None, validation: Any = None, dataset_size: int | None = None,
     draws: int = 32, seed: int = 0, progress: bool | Report | None = None, output: Output = None, shard: Shard = None,
     checkpoint: Path | str | None = None, max_memory: float | str | None = None, curvature: Curvature | None = None,
 ) -> Posterior | Mixture:  # fmt: skip
@@ -73,7 +73,13 @@ def fit(
 
     def one(network: nn.Module, turn: Turn) -> Posterior:
         linear = linearise(
-            network, data, likelihood, select=select, total=total, output=output, checkpoint=turn.checkpoint
+            network,
+            data,
+            likelihood,
+            select=select,
+            dataset_size=dataset_size,
+            output=output,
+            checkpoint=turn.checkpoint,
         )
         return infer(
             linear, prior=prior, method=method, validation=turn.validation, draws=draws, seed=turn.seed,

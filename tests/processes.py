@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import final
 
 SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload(["lapwing", "lapwing.cli", "lapwing.tomography", "matplotlib.pyplot", "sklearn.datasets"])
+SERVER.set_forkserver_preload(
+    ["lapwing", "lapwing.app.cli", "lapwing.studies.tomography", "matplotlib.pyplot", "sklearn.datasets"]
+)
 JIT = "`torch.jit"  # torch's own forward mode scripts its decompositions, and warns
 
 

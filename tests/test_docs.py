@@ -13,7 +13,7 @@ import torch
 import lapwing
 import lapwing.linear
 import lapwing.tabular
-from lapwing.cli.commands import app
+from lapwing.app.cli.commands import app
 
 HERE = Path(__file__)
 ROOT = HERE.parent.parent
@@ -203,7 +203,7 @@ def test_the_reference_has_every_public_module():
         "lapwing.tabular",
         "lapwing.training",
         "lapwing.metrics",
-        "lapwing.tomography",
+        "lapwing.studies.tomography",
     } <= set(modules)
     assert set(FAMILIES) <= set(modules)
 

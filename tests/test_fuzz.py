@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from lapwing import arrays
+from lapwing.runtime import arrays
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
@@ -52,7 +52,7 @@ def test_more_readers_refuse_or_are_right():
 
 @pytest.mark.parametrize("wrong", [{}, [], 3, None, "nowhere"])
 def test_an_array_of_a_record_that_is_named_by_no_name(wrong, tmp_path):
-    from lapwing import records
+    from lapwing.app import records
 
     curve = records.Curve(np.logspace(-2, 2, 9), 1.0, log_evidence=np.linspace(0, 1, 9))
     path = records.save(records.Record("one", "regression", (), curve=curve), tmp_path)
@@ -67,9 +67,9 @@ def test_pictures_and_weights_that_are_bombs(tmp_path):
     """Small files that say they hold 12,000 × 12,000 pixels, or unpack to 128 MB of zeros, with 100 MB of memory."""
     from PIL import Image
 
-    from lapwing.cli import data, models
-    from lapwing.linalg import memory
-    from lapwing.tomography.scanning import images
+    from lapwing.app.cli import data, models
+    from lapwing.runtime import memory
+    from lapwing.studies.tomography.scanning import images
 
     (tmp_path / "one").mkdir()
     Image.new("1", (12_000, 12_000)).save(tmp_path / "one" / "bomb.png")
@@ -89,8 +89,8 @@ def test_dicom_files_that_are_bombs(tmp_path):
     import fuzz_readers
     import pydicom
 
-    from lapwing.linalg import memory
-    from lapwing.tomography.scanning import images
+    from lapwing.runtime import memory
+    from lapwing.studies.tomography.scanning import images
 
     whole = fuzz_readers.dicom(tmp_path)[0][0]
     assert float(images.read(tmp_path / "0.dcm").max()) == 1

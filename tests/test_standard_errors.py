@@ -13,11 +13,11 @@ from torch import Tensor
 
 import lapwing as lw
 from lapwing import metrics
+from lapwing.app.report import scores
+from lapwing.app.report.verdict import gap
 from lapwing.bayes.predictive import from_draws
 from lapwing.families import variational
 from lapwing.families.variational.mean_field import LOG_STD
-from lapwing.report import scores
-from lapwing.report.verdict import gap
 from tests.network.networks import normal
 
 DRAWS = 400

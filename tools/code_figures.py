@@ -37,7 +37,7 @@ from typing import Any
 
 PACKAGE = "lapwing"
 PARTS = ("lapwing", "lapwing/bayes", "lapwing/bayes/posterior")
-IMPORTED = ("bayes", "linalg", "linear", "network")  # before a fit is traced
+IMPORTED = ("bayes", "linalg", "linear", "network", "runtime")  # before a fit is traced
 MANY = 6  # arguments
 LAYOUT = {
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER,

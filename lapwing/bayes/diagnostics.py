@@ -59,8 +59,9 @@ class Diagnostics:
     link: str | None = None
     edge_of_range: str | None = None  # "stiffest" or "widest", where the best precision is the end of the range
     temperature_scaling: Mapping[str, float] | None = None  # the rival on the same data
-    candidate: str | None = None  # what makes the probabilities of new observations,
+    candidate: str | None = None  # what predicts them best,
     candidates: Mapping[str, float] | None = None  # and the mean held-out log density of each that was compared
+    shares: Mapping[str, float] | None = None  # what each of them has of the probabilities
     # data that came later or went
     updates: int = 0
     removed: int = 0

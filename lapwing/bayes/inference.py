@@ -20,8 +20,8 @@ from lapwing.bayes.posterior import DataLedger, FeatureMap, Posterior
 from lapwing.bayes.posterior.held_out import no_wider_than_training_allows, tuned_until_known
 from lapwing.bayes.priors import Alternatives, GPrior, Isotropic, Prior, resolve
 from lapwing.bayes.sharing import Shard, shared
-from lapwing.linalg.memory import within
-from lapwing.linalg.progress import Report, reporter
+from lapwing.runtime.memory import within
+from lapwing.runtime.progress import Report, reporter
 
 
 def infer(

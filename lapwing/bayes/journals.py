@@ -17,8 +17,8 @@ from lapwing.bayes.fits.spans import Span
 from lapwing.bayes.linear_model import LinearModel
 from lapwing.bayes.noise import Noise
 from lapwing.bayes.priors import DiagonalPrior
-from lapwing.linalg.journal import Found, Journal
-from lapwing.linalg.ranks import Ranks
+from lapwing.runtime.journal import Found, Journal
+from lapwing.runtime.ranks import Ranks
 
 OF_MODE = ("weights", "outputs", "factor")
 OF_SPAN = ("directions", "images")
@@ -42,11 +42,11 @@ def journal_of(
         if model.offset is not None:
             tensors["offset"] = model.offset
         journal.check("start", (tensors, {}), "data or another network")
-        journal.check("settings", ({}, {"settings": told((*settings, model.likelihood))}), "settings")
+        journal.check("settings", ({}, {"settings": described((*settings, model.likelihood))}), "settings")
         yield journal
 
 
-def told(value: Any) -> str:
+def described(value: Any) -> str:
     """A value in words, without the addresses of functions, which differ between processes."""
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 

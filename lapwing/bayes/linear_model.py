@@ -134,7 +134,7 @@ class LinearModel:
         """The outputs of what was linearised: Φ w̄, which the features of a network keep once it is known, + offset."""
         if self.point is None:
             raise ValueError("this model was not linearised from anything: it has no weights of its own")
-        kept = getattr(self.features, "at_weights", None)
+        kept = getattr(self.features, "product_with_weights", None)
         product = self.features @ self.point.weights.to(self.features.like) if kept is None else kept
         offset = self.offset if self.set_aside is None else self.set_aside
         return product.double() if offset is None else product.double() + offset.double()
@@ -149,12 +149,12 @@ class LinearModel:
             return self
         return replace(self, offset=None, set_aside=self.offset, point=replace(self.point, through_zero=True))
 
-    def surrogate(self, outputs: Tensor | None = None) -> GaussianSurrogate:
+    def gaussian_surrogate(self, outputs: Tensor | None = None) -> GaussianSurrogate:
         """The Gaussian model with the likelihood's curvature at flat outputs, which Gaussian noise does not ask for."""
         targets = self.targets
         if self.offset is not None:
             targets = self.likelihood.less_offset(targets, self.offset)
-        found = self.likelihood.surrogate(self.features, outputs, targets, self.weights)
+        found = self.likelihood.gaussian_surrogate(self.features, outputs, targets, self.weights)
         return found if not self.absorbed else replace(found, counts=found.counts - self.absorbed)
 
     def joined(self, more: LinearModel) -> LinearModel:

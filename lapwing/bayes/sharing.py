@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lapwing.bayes.journals import told
+from lapwing.bayes.journals import described
 from lapwing.bayes.linear_model import LinearModel
-from lapwing.linalg.memory import available_bytes, counting_on
 from lapwing.linalg.operators import LinearOperator, Sharded
 from lapwing.linalg.operators.distributed import Share
-from lapwing.linalg.ranks import RankFailed, Ranks, together
+from lapwing.runtime.memory import available_bytes, counting_on
+from lapwing.runtime.ranks import RankFailed, Ranks, together
 
 Shard = bool | Share | None  # False: alone; None and True: by data
 
@@ -50,7 +50,7 @@ def shared(model: LinearModel, shard: Shard, settings: tuple[Any, ...]) -> Itera
 def _check_same(model: LinearModel, ranks: Ranks, settings: tuple[Any, ...]) -> None:
     """Refuse ranks that do not fit the same: to the bit what was given, to round-off what was computed."""
     fingerprint = "" if model.point is None else model.point.fingerprint()
-    ranks.check_same("arguments", told((*settings, model.likelihood)).encode())
+    ranks.check_same("arguments", described((*settings, model.likelihood)).encode())
     ranks.check_same("networks", fingerprint.encode(), repr(model.features.shape).encode())
     given = _bytes(model.weights) + (_bytes(model.targets) if not model.targets.is_floating_point() else b"")
     ranks.check_same("data", given)

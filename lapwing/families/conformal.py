@@ -67,9 +67,9 @@ def fit(base: Predictive, validation: Any, *, score: Score | None = None) -> Con
     that sets are somewhat too large), whose sets grow where the model is unsure. The first of each is the default.
 
     >>> from lapwing.bayes.likelihoods import Gaussian
-    >>> from lapwing.families import map
+    >>> from lapwing.families import point
     >>> x = torch.linspace(0, 1, 19)[:, None]
-    >>> network = map.fit(torch.nn.Linear(1, 1, bias=False).eval(), (x, x), Gaussian(1.0))
+    >>> network = point.fit(torch.nn.Linear(1, 1, bias=False).eval(), (x, x), Gaussian(1.0))
     >>> low, high = fit(network, (x, network.predict(x).mean + x)).interval(x[:1], level=0.9)
     >>> round(float(high), 3)  # the 18th smallest of 19 errors
     0.944

@@ -15,8 +15,8 @@ from torch import nn
 
 from lapwing.bayes.likelihoods import Likelihood
 from lapwing.families.networks import Networks, evaluated, stacked, values, with_noise
-from lapwing.linalg.progress import Report, reporter
 from lapwing.network.parameters import check_model
+from lapwing.runtime.progress import Report, reporter
 from lapwing.training import Diverged, adam, train
 from lapwing.training import members as train_members
 

@@ -26,12 +26,12 @@ from lapwing.bayes.methods.structured import Structure
 from lapwing.bayes.posterior import Posterior
 from lapwing.bayes.priors import DiagonalPrior, Isotropic, PerGroup, resolve
 from lapwing.linalg.kronecker import Block
-from lapwing.linalg.progress import Report
 from lapwing.network.batches import as_batches
 from lapwing.network.jacobian import Network
 from lapwing.network.kfac import root_of, structured
 from lapwing.network.linearisation import linearise
 from lapwing.network.shuffling import Source
+from lapwing.runtime.progress import Report
 from lapwing.training import Descent, Epoch, Optimiser, Schedule, Weights, log_prob, loop
 
 SUBSET_BATCH = 128
@@ -189,11 +189,11 @@ class _Task:
     def problem(self, weights: Weights, precision: Tensor, noise_std: Tensor, epoch: int) -> Problem:
         """The evidence at these weights as a function of the precisions and of multiples of the noise precision."""
         model, likelihood = self.network(weights), self.with_noise(noise_std)
-        data, total = self.seen(epoch)
+        data, dataset_size = self.seen(epoch)
         if isinstance(self.method, Diagonal | KFAC | EKFAC):
-            problem = layerwise(model, data, likelihood, self.shape, self.method, total, self.seed)
+            problem = layerwise(model, data, likelihood, self.shape, self.method, dataset_size, self.seed)
         else:
-            problem = self._at_weights(linearise(model, data, likelihood, total=total), precision)
+            problem = self._at_weights(linearise(model, data, likelihood, dataset_size=dataset_size), precision)
         return replace(
             problem, tune_prior=self.prior.tuned, tune_noise=self.tunes_noise, prior_hyperprior=self.prior.hyperprior
         )
@@ -202,11 +202,11 @@ class _Task:
         """Determinants by a low rank, a decomposition or a Krylov space, fit and penalty from the weights."""
         at = replace(self.shape, precision=precision)
         if isinstance(self.method, LowRank):
-            method = self.method.at_weights()
+            method = self.method.with_evidence_at_weights()
             return infer(
                 linear, prior=self._given(precision), method=method, draws=0, seed=self.seed, progress=False
             ).gaussian.problem()  # fmt: skip
-        rows = linear.surrogate(linear.outputs_at_point())
+        rows = linear.gaussian_surrogate(linear.outputs_at_point())
         model = LinearModel(
             rows.features, rows.targets, Gaussian(1.0), features_at=linear.features_at, point=linear.point,
             blocks=linear.blocks,
@@ -229,13 +229,13 @@ class _Task:
         prior = self._given(torch.tensor(list(at.precision.values()), dtype=torch.float64))
         method = self.method
         if isinstance(method, Structure):
-            method = method.at_weights()
+            method = method.with_evidence_at_weights()
         return infer(linear, prior=prior, method=method, draws=draws, seed=self.seed, progress=False)
 
 
 def layerwise(
     model: nn.Module, data: Any, likelihood: Likelihood, prior: DiagonalPrior, method: Diagonal | KFAC | EKFAC,
-    total: int | None = None, seed: int = 0,
+    dataset_size: int | None = None, seed: int = 0,
 ) -> Problem:  # fmt: skip
     """The evidence at a network's own weights through a structure that knows every layer by itself.
 
@@ -244,7 +244,7 @@ def layerwise(
     network, batches = Network.of(model), as_batches(data)
     outputs = torch.cat([network.outputs(inputs) for inputs in batches.inputs])
     targets = batches.targets
-    times = 1.0 if total is None else total / len(targets)
+    times = 1.0 if dataset_size is None else dataset_size / len(targets)
     counts = torch.full((len(targets),), times, dtype=torch.float64)
     root = root_of(likelihood, targets)
     curvature = structured(network, batches.inputs, root, method, counts=counts, seed=seed).curvature

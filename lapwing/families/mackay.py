@@ -33,7 +33,6 @@ from lapwing.bayes.predictive import Prediction
 from lapwing.bayes.priors import DiagonalPrior, Isotropic, Prior
 from lapwing.linalg.curvature import Curvature as StructuredCurvature
 from lapwing.linalg.operators import Dense, gram
-from lapwing.linalg.progress import Report, reporter
 from lapwing.linalg.truncated import Truncated
 from lapwing.network.batches import Batches, as_batches
 from lapwing.network.hessian import DenseCurvatures, jacobian_rows
@@ -41,6 +40,7 @@ from lapwing.network.jacobian import Network
 from lapwing.network.kfac import Structures, root_of
 from lapwing.network.linearisation import NetworkStructures
 from lapwing.network.parameters import fingerprint
+from lapwing.runtime.progress import Report, reporter
 
 Curvature = Literal["ggn", "hessian", "empirical fisher"]
 LARGEST = 5000  # weights: a dense matrix of more would take minutes

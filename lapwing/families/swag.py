@@ -19,9 +19,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from lapwing.bayes.likelihoods import Likelihood
 from lapwing.bayes.noise import SAMPLE, Noise
 from lapwing.families.networks import Networks, evaluated, stacked, values, with_noise
-from lapwing.linalg.progress import Report
 from lapwing.network.parameters import Layout, check_model
 from lapwing.network.shuffling import Source
+from lapwing.runtime.progress import Report
 from lapwing.training import Descent, Weights, loop, objective
 
 Covariance = Literal["low rank", "diagonal"]

@@ -44,9 +44,9 @@ def fit(base: Predictive, validation: Any) -> Scaled:
     """The scaling that maximises the log density of held-out data: one number, which cannot change the ranking.
 
     >>> from lapwing.bayes.likelihoods import Gaussian
-    >>> from lapwing.families import map
+    >>> from lapwing.families import point
     >>> x = torch.zeros(4, 1)
-    >>> network = map.fit(torch.nn.Linear(1, 1, bias=False).eval(), (x, x), Gaussian(0.5))
+    >>> network = point.fit(torch.nn.Linear(1, 1, bias=False).eval(), (x, x), Gaussian(0.5))
     >>> round(fit(network, (x, x + 1)).temperature, 4)  # every error is 1 and every variance 0.25
     4.0
     """

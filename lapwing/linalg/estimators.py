@@ -12,8 +12,8 @@ from typing import final
 import torch
 from torch import Generator, Tensor
 
-from lapwing.linalg.memory import check_memory
 from lapwing.linalg.operators import LinearOperator
+from lapwing.runtime.memory import check_memory
 
 
 @final

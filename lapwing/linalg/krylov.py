@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from lapwing.linalg.estimators import Estimate
-from lapwing.linalg.journal import Found, Journal
-from lapwing.linalg.memory import available_bytes
 from lapwing.linalg.operators import LinearOperator, Rows, check_product, over_parts
-from lapwing.linalg.progress import Report, reporter
+from lapwing.runtime.journal import Found, Journal
+from lapwing.runtime.memory import available_bytes
+from lapwing.runtime.progress import Report, reporter
 
 ROUNDOFF = 2  # what is smaller than this many eps · ‖M‖ is taken for round-off
 

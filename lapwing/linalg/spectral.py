@@ -8,8 +8,8 @@ from typing import Literal, final
 import torch
 from torch import Tensor
 
-from lapwing.linalg.memory import check_memory
 from lapwing.linalg.operators import Dense, LinearOperator, gram, row_gram
+from lapwing.runtime.memory import check_memory
 
 Side = Literal["primal", "dual", "svd"]
 COARSE = 1e-8  # round-off of a Gram matrix, relative to the prior, that calls for singular values

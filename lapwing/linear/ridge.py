@@ -26,9 +26,9 @@ from lapwing.bayes.posterior import Posterior
 from lapwing.bayes.posterior.leave_one_out import step_out
 from lapwing.bayes.priors import Isotropic
 from lapwing.linalg.operators import Dense, LinearOperator, as_operator, row_blocks
-from lapwing.linalg.progress import reporter
 from lapwing.linalg.spectral import decompose
 from lapwing.linear.fitting import centre, fitted_whole, row_weights
+from lapwing.runtime.progress import reporter
 
 DRAWS = 32  # of a matrix-free fit
 SIGMA_BYTES = 1e9  # `sigma_` is made on request, up to this size
@@ -243,10 +243,12 @@ class BayesianRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     def _method(self, models: list[LinearModel]) -> tuple[Exact | Krylov, int]:
         """From one decomposition of all targets, or from one Krylov space where both sides are large."""
-        rows = models[0].surrogate().features
+        rows = models[0].gaussian_surrogate().features
         if min(rows.shape) <= EXACT_SIZE:
             return Exact(spectrum=decompose(rows)), 0
-        return Krylov(rtol=1e-3, targets=torch.stack([model.surrogate().targets for model in models], dim=1)), DRAWS
+        return Krylov(
+            rtol=1e-3, targets=torch.stack([model.gaussian_surrogate().targets for model in models], dim=1)
+        ), DRAWS
 
     def _set_attributes(self, dtype: Any, single: bool, y_offset: Tensor) -> None:
         def attribute(values: list[Any]) -> Any:

@@ -18,7 +18,7 @@ from lapwing.metrics.classification import (
     nll,
     nll_each,
 )
-from lapwing.metrics.comparison import Difference, RiskCoverage, paired, risk_coverage
+from lapwing.metrics.comparison import Difference, RiskCoverage, answered, paired, risk_coverage
 from lapwing.metrics.detection import aupr, auroc, auroc_error, fpr95
 from lapwing.metrics.distances import wasserstein
 from lapwing.metrics.regression import (
@@ -38,6 +38,7 @@ __all__ = [
     "Reliability",
     "RiskCoverage",
     "accuracy",
+    "answered",
     "aupr",
     "auroc",
     "auroc_error",

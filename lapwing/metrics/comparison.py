@@ -9,7 +9,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from lapwing.metrics.checks import Values, check_count, check_finite, check_same_shape
+from lapwing.metrics.checks import Values, check_count, check_finite, check_labels, check_probs, check_same_shape
 
 
 @final
@@ -86,3 +86,16 @@ def risk_coverage(uncertainty: Values, losses: Values) -> RiskCoverage:
     means = torch.zeros(len(counts), dtype=torch.float64).index_add(0, rank_of, loss) / counts
     answered = torch.arange(1, len(loss) + 1).double()
     return RiskCoverage(answered / len(loss), means.repeat_interleave(counts).cumsum(0) / answered)
+
+
+def answered(probs: Values, labels: Values, threshold: float) -> tuple[int, int]:
+    """How many rows are answered at this confidence or above, and how many of those answers are wrong.
+
+    >>> probs = torch.tensor([[0.95, 0.05], [0.3, 0.7], [0.08, 0.92]])
+    >>> answered(probs, torch.tensor([0, 1, 0]), 0.9)
+    (2, 1)
+    """
+    confidence, predicted = check_probs(probs).max(1)
+    target = check_labels(labels, *check_probs(probs).shape)
+    sure = confidence >= threshold
+    return int(sure.sum()), int((sure & (predicted != target)).sum())

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler, Subset, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
-from lapwing.network.keyed import TARGETS, Batch, Keyed, read_batch
-from lapwing.network.nests import Nest, Sample, leaves, nested, outline, tensors_in
+from lapwing.network.data_spec import TARGETS, Batch, DataSpec, read_batch
+from lapwing.network.input_tree import InputTree, Sample, leaves, nested, outline, tensors_in
 
 BATCH_SIZE = 128
 NO_TARGETS = f"the data have no targets: give pairs of inputs and targets, or a dictionary with one of {TARGETS}"
@@ -32,7 +32,7 @@ class Batches:
     """
 
     source: Sequence[Any] | DataLoader | Iterable[Any]
-    keys: Keyed | None = None
+    keys: DataSpec | None = None
 
     def __iter__(self) -> Iterator[tuple[Any, Tensor]]:
         for batch in self.read():
@@ -129,8 +129,8 @@ def _whole(batches: Batches, count: int) -> Iterator[Sample]:
 def as_batches(data: Any, batch_size: int | None = None, *, labelled: bool = True) -> Batches:
     """Batches of tensors, dictionaries or tuples in memory, a Dataset, a DataLoader, or a list or iterable of batches.
 
-    A batch is a pair of inputs and targets, or a dictionary; `Keyed` says what its parts are where that is not plain. A
-    DataLoader is read in the order of its data set, all of it; an iterable data set in its own order.
+    A batch is a pair of inputs and targets, or a dictionary; `DataSpec` says what its parts are where it is not plain.
+    A DataLoader is read in the order of its data set, all of it; an iterable data set in its own order.
     Data that differ from one pass to the next, as with augmentation, are refused: the same datum would count as many.
     """
     batches = _read(data, batch_size or BATCH_SIZE, labelled)
@@ -205,11 +205,11 @@ def _has_length(source: Any) -> TypeGuard[DataLoader]:
 def _read(data: Any, batch_size: int, labelled: bool) -> Batches:
     if isinstance(data, Batches):
         return data
-    if isinstance(data, Keyed):
-        if isinstance(data.data, Keyed | Batches):
+    if isinstance(data, DataSpec):
+        if isinstance(data.data, DataSpec | Batches):
             raise ValueError("keys were given twice: give them once, for the data themselves")
         return Batches(_source(data.data, batch_size, _raw_pieces), data)
-    if not labelled and isinstance(data, Tensor | Nest | np.ndarray):
+    if not labelled and isinstance(data, Tensor | InputTree | np.ndarray):
         return Batches(list(nested(data).split(batch_size)))
     return Batches(_source(data, batch_size, _pieces))
 
@@ -273,7 +273,7 @@ def _check_loader(loader: DataLoader) -> None:
 
 
 def _bare(data: Any) -> bool:
-    return isinstance(data, Tensor | Nest | np.ndarray | str | bytes)
+    return isinstance(data, Tensor | InputTree | np.ndarray | str | bytes)
 
 
 def _pieces(data: Any, batch_size: int) -> list[Any]:
@@ -291,7 +291,7 @@ def _pieces(data: Any, batch_size: int) -> list[Any]:
 
 def _raw_pieces(data: Any, batch_size: int) -> list[Any]:
     """The same for data whose parts have keys, which every batch keeps."""
-    whole = Nest(tensors_in(data))
+    whole = InputTree(tensors_in(data))
     return [part.parts for part in whole.split(batch_size)]
 
 

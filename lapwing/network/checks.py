@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from lapwing.network.batches import Inputs, check_finite_batch, untouched_random_state
+from lapwing.network.input_tree import Sample, call, leaves, outline
 from lapwing.network.jacobian import Network
-from lapwing.network.nests import Sample, call, leaves, outline
 
 
 def checked_outputs(network: Network, inputs: Sample, number: int = 0) -> Tensor:
@@ -22,7 +22,7 @@ def checked_outputs(network: Network, inputs: Sample, number: int = 0) -> Tensor
     _check_kind(network, inputs)
     check_finite_batch(inputs, None, number=number)
     with untouched_random_state():
-        outputs, again = taken(network, inputs), network.outputs(inputs)
+        outputs, again = run_network(network, inputs), network.outputs(inputs)
     if outputs.ndim == 0 or len(outputs) != len(inputs):
         raise ValueError(
             f"the network returns {tuple(outputs.shape)} for {len(inputs)} inputs: expected one row per input"
@@ -43,7 +43,7 @@ def checked_outputs(network: Network, inputs: Sample, number: int = 0) -> Tensor
     return outputs
 
 
-def taken(network: Network, inputs: Sample, fitted: Inputs | None = None, axes: int | None = None) -> Tensor:
+def run_network(network: Network, inputs: Sample, fitted: Inputs | None = None, axes: int | None = None) -> Tensor:
     """The network's outputs, or what shape of inputs it does not take and which one it was fitted with.
 
     `axes` are those of its outputs there.

@@ -19,7 +19,7 @@ from lapwing.bayes.posterior import Posterior
 from lapwing.bayes.posterior.files import Stored, read, restore
 from lapwing.linalg.operators import as_operator
 from lapwing.network.batches import as_batches
-from lapwing.network.checks import taken
+from lapwing.network.checks import run_network
 from lapwing.network.jacobian import Network
 from lapwing.network.linearisation import linearise
 from lapwing.network.parameters import Select, check_model, fingerprint
@@ -97,7 +97,7 @@ def _linearised(
     def linear(inputs: Any) -> LinearModel:
         if not found:
             first = inputs[:1] if isinstance(inputs, Tensor) else next(iter(as_batches(inputs)))[0][:1]
-            outputs = taken(Network.of(model), first)
+            outputs = run_network(Network.of(model), first)
             named = stored.plain.get("likelihood") or {}
             if named.get("name") == "Categorical":  # whose classes may lie on any axis
                 dim = named.get("dim", -1)

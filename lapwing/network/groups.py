@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from lapwing.network.input_tree import Sample, call
 from lapwing.network.jacobian import Network
-from lapwing.network.nests import Sample, call
 
 REST = "everything else"
 STRETCH = 2.0  # exact in floating point, and large enough that the ε of a normalisation matters less than before

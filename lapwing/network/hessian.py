@@ -16,13 +16,13 @@ from torch.func import grad, jacrev, vmap
 
 from lapwing.bayes.likelihoods import Likelihood
 from lapwing.bayes.linear_model import Observed
-from lapwing.linalg.memory import check_memory
 from lapwing.linalg.spectral import cutoff
 from lapwing.linalg.truncated import Truncated
 from lapwing.network.batches import Inputs
+from lapwing.network.input_tree import InputTree, Sample, mapped
 from lapwing.network.jacobian import Jacobian, Network, prepared
 from lapwing.network.kfac.roots import Root
-from lapwing.network.nests import Nest, Sample, mapped
+from lapwing.runtime.memory import check_memory
 
 Energy = Callable[[Tensor, Tensor], Tensor]  # outputs (b, c) and targets -> −log p, summed
 Pairs = Iterable[tuple[Sample, Tensor]]
@@ -122,7 +122,7 @@ def empirical_fisher(
 def _gradients(network: Network, energy: Energy, inputs: Sample, targets: Tensor) -> Tensor:  # (b, p)
     """The gradient of every datum."""
     of, nothing = grad(_moved(network, energy)), _nothing(network)
-    if isinstance(inputs, Nest):
+    if isinstance(inputs, InputTree):
         return torch.stack([of(nothing, inputs[i : i + 1], targets[i : i + 1]) for i in range(len(targets))])
     return vmap(of, in_dims=(None, 0, 0))(nothing, inputs[:, None], targets[:, None])
 
@@ -176,8 +176,8 @@ def _in_double(network: Network) -> Network:
 
 
 def _as_double(inputs: Any) -> Any:
-    if isinstance(inputs, Nest):
-        return Nest(mapped(inputs.parts, _as_double))
+    if isinstance(inputs, InputTree):
+        return InputTree(mapped(inputs.parts, _as_double))
     return inputs.double() if inputs.is_floating_point() else inputs
 
 

@@ -11,33 +11,33 @@ from torch import Tensor, nn
 
 from lapwing.bayes.likelihoods import Likelihood
 from lapwing.bayes.linear_model import LinearisationPoint, LinearModel, Observed
-from lapwing.linalg.devices import map_tensors
-from lapwing.linalg.journal import Journal
 from lapwing.linalg.operators.placed import InMainMemory
 from lapwing.network.batches import NO_TARGETS, Batches, Inputs, as_batches, check_finite_batch
-from lapwing.network.checks import checked_outputs, taken
+from lapwing.network.checks import checked_outputs, run_network
 from lapwing.network.groups import weight_groups
 from lapwing.network.hessian import DenseCurvatures
+from lapwing.network.input_tree import InputTree, required
 from lapwing.network.jacobian import Jacobian, Network, Plan, prepared
 from lapwing.network.kfac import Structure, Structures, root_of
 from lapwing.network.kfac.factors import Sharing
 from lapwing.network.kfac.roots import Root, per_place, scaled
-from lapwing.network.nests import Nest, required
 from lapwing.network.observations import observe
 from lapwing.network.outputs import Output, View
 from lapwing.network.parameters import Select, fingerprint
+from lapwing.runtime.devices import map_tensors
+from lapwing.runtime.journal import Journal
 
 
 def linearise(
-    model: nn.Module, data: Any, likelihood: Likelihood, *, select: Select = None, total: int | None = None,
+    model: nn.Module, data: Any, likelihood: Likelihood, *, select: Select = None, dataset_size: int | None = None,
     output: Output = None, checkpoint: Path | str | None = None,
 ) -> LinearModel:  # fmt: skip
     """The linear model of a trained network: features J, offset f − J w̄, and the network's output as centre.
 
-    `data` is anything `as_batches` reads; `select` chooses weights by name or by a mask; `total` is the size of the
-    whole training set where `data` is a part of it, so that each datum counts `total / n` times. `output` says which
-    tensor is meant where the network returns several: a key, a place or a function. `checkpoint` keeps how products
-    are worked out, which a probe decides: in the same way after a crash.
+    `data` is anything `as_batches` reads; `select` chooses weights by name or by a mask; `dataset_size` is the size of
+    the whole training set where `data` is a part of it, so that each datum counts `dataset_size / n` times. `output`
+    says which tensor is meant where the network returns several: a key, a place or a function. `checkpoint` keeps how
+    products are worked out, which a probe decides: in the same way after a crash.
     """
     if isinstance(likelihood, str | type | nn.Module):
         kind = likelihood if isinstance(likelihood, type) else type(likelihood)
@@ -52,12 +52,14 @@ def linearise(
     targets, weights, n = observed.targets, observed.weights, len(outputs)
     features = _kept(prepared(Jacobian(network, observed.inputs, outputs[0].numel())), checkpoint)
     seen = InMainMemory.of(features)
-    offset = network.view.rows(outputs).reshape(-1).cpu() - features.at_weights.cpu()
-    if total is not None:
-        if total < n:
-            raise ValueError(f"total is {total}, less than the {n} data given: it counts the whole training set")
-        each = torch.full(targets.shape[:1], total / n, dtype=torch.float64) if weights is None else weights * total / n
-        weights = each
+    offset = network.view.rows(outputs).reshape(-1).cpu() - features.product_with_weights.cpu()
+    if dataset_size is not None:
+        if dataset_size < n:
+            raise ValueError(
+                f"dataset_size is {dataset_size}, less than the {n} data given: it counts the whole training set"
+            )
+        times = dataset_size / n
+        weights = torch.full(targets.shape[:1], times, dtype=torch.float64) if weights is None else weights * times
     observed = replace(observed, weights=weights)
     return LinearModel(
         seen, targets, likelihood, weights=weights, offset=offset.double(),
@@ -73,14 +75,14 @@ def linearise(
         ),
         point=LinearisationPoint(
             lambda inputs: _joined(
-                [taken(network, batch, features.inputs, outputs.ndim) for batch in _inputs(network, inputs)]
+                [run_network(network, batch, features.inputs, outputs.ndim) for batch in _inputs(network, inputs)]
             ), network.weights.cpu(),
             network.layout.names, network.layout.mask, lambda: fingerprint(network.fixed),
             lambda inputs, change: _joined(
                 [network.moved(change).outputs(batch) for batch in _inputs(network, inputs)]
             ),
             lambda data: _observed(network, as_batches(data), likelihood)[1],
-            stands_for=1.0 if total is None else total / n,
+            stands_for=1.0 if dataset_size is None else dataset_size / n,
         ),
     )  # fmt: skip
 
@@ -173,5 +175,5 @@ def _inputs(network: Network, data: Any) -> Inputs:
         return data
     several = isinstance(data, tuple) and all(isinstance(part, Tensor) for part in data) and len(data) > 1
     if several and required(network.model) == len(data):
-        data = Nest(data)
+        data = InputTree(data)
     return as_batches(data, labelled=False).inputs

@@ -8,7 +8,7 @@ from typing import Any, final
 
 from torch import Tensor
 
-from lapwing.network.nests import outline
+from lapwing.network.input_tree import outline
 
 Output = str | int | Callable[[Any], Tensor] | None
 USUAL = "logits"

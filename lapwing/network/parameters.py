@@ -100,7 +100,7 @@ class Layout:
         return {parent: indices for parent, indices in groups.items() if len(indices)}
 
 
-def weights_only(model: nn.Module) -> Callable[[str], bool]:
+def matrices_only(model: nn.Module) -> Callable[[str], bool]:
     """A choice for `select=`: matrices and filters, without biases and the vectors of normalisation layers."""
     shapes = {name: weight.ndim for name, weight in model.named_parameters()}
     return lambda name: shapes[name] > 1

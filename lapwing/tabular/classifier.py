@@ -14,8 +14,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from lapwing.linalg.progress import reporter
 from lapwing.linear.fitting import fitted_whole, row_weights
+from lapwing.runtime.progress import reporter
 from lapwing.tabular.classes import POINTS, ClassNetworks
 from lapwing.tabular.columns import Encoding
 from lapwing.tabular.estimators import TableEstimator, check_size, entropy, generators, random_of

@@ -13,7 +13,7 @@ from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import _check_y, check_is_fitted, validate_data
 from torch import Generator, Tensor
 
-from lapwing.linalg.memory import available_bytes
+from lapwing.runtime.memory import available_bytes
 from lapwing.tabular import files
 from lapwing.tabular.columns import Encoding, Table, has_labels, read_frame
 

@@ -13,8 +13,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as serialise
 from torch import Tensor
 
-from lapwing.atomic import write as write_atomically
-from lapwing.linalg.journal import checksum
+from lapwing.runtime.atomic import write as write_atomically
+from lapwing.runtime.journal import checksum
 from lapwing.tabular.classes import ClassNetworks
 from lapwing.tabular.columns import Category, Encoding
 from lapwing.tabular.curvature import Conditioned, RowPosterior, WeightPosterior

@@ -9,7 +9,7 @@ from typing import Generic, Protocol, Self, TypeVar, final
 import torch
 from torch import Tensor
 
-from lapwing.linalg.progress import Report
+from lapwing.runtime.progress import Report
 
 LOOK_EVERY = 3  # iterations precisions are looked at: it costs more than a step
 

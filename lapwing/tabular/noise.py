@@ -8,7 +8,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from lapwing.linalg.progress import Report
+from lapwing.runtime.progress import Report
 from lapwing.tabular.networks import Layers, outputs
 from lapwing.tabular.training import Data, Groups, start, train
 

@@ -15,8 +15,8 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_y, check_is_fitted
 from torch import Tensor
 
-from lapwing.linalg.progress import reporter
 from lapwing.linear.fitting import fitted_whole, row_weights
+from lapwing.runtime.progress import reporter
 from lapwing.tabular.columns import Encoding, Table, scale_of
 from lapwing.tabular.estimators import TableEstimator, check_size, entropy, generators, random_of
 from lapwing.tabular.iterations import Trained

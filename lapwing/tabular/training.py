@@ -16,7 +16,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from lapwing.linalg.progress import Report
+from lapwing.runtime.progress import Report
 from lapwing.tabular.curvature import (
     BLOCK_ELEMENTS,
     Conditioned,

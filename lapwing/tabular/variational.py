@@ -19,7 +19,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from lapwing.linalg.progress import Report
+from lapwing.runtime.progress import Report
 from lapwing.tabular import blocks
 from lapwing.tabular.blocks import covariances
 from lapwing.tabular.curvature import Conditioned, Curvature, Variances

@@ -16,12 +16,12 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.func import functional_call
 
-from lapwing.arrays import check_archive
-from lapwing.atomic import write as write_atomically
 from lapwing.bayes.likelihoods import Likelihood
-from lapwing.linalg.memory import available_bytes
-from lapwing.linalg.progress import Report, reporter
 from lapwing.network.shuffling import Source
+from lapwing.runtime.arrays import check_archive
+from lapwing.runtime.atomic import write as write_atomically
+from lapwing.runtime.memory import available_bytes
+from lapwing.runtime.progress import Report, reporter
 
 Weights = dict[str, Tensor]
 Loss = Callable[[Weights, Tensor, Tensor, Generator], Tensor]

@@ -18,8 +18,8 @@ from torch import Generator, Tensor, nn
 from torch.func import functional_call, vmap
 
 from lapwing.bayes.likelihoods import Likelihood
-from lapwing.linalg.progress import Report, reporter
 from lapwing.network.shuffling import Source
+from lapwing.runtime.progress import Report, reporter
 from lapwing.training.descent import (
     Descent,
     Diverged,

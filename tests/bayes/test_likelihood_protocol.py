@@ -86,7 +86,7 @@ def test_derivatives_are_those_of_the_log_density(name):
 def test_a_surrogate_has_the_same_curvature(name):
     of, outputs, targets = CASES[name]
     features, weights = normal(outputs.numel(), 4, seed=3), torch.tensor([1.0, 2.0, 0.0, 0.5, 3.0]).double()
-    found = of.surrogate(Dense(features), outputs.reshape(-1), targets, weights)
+    found = of.gaussian_surrogate(Dense(features), outputs.reshape(-1), targets, weights)
     units = torch.eye(outputs.numel(), dtype=torch.float64).reshape(*outputs.shape, -1)
     b = of.hessian_product(outputs, units, weights, targets).reshape(outputs.numel(), -1)
     rows = found.features @ torch.eye(4, dtype=torch.float64)
@@ -97,21 +97,21 @@ def test_a_surrogate_has_the_same_curvature(name):
         assert found.log_weight == 0
         assert not bool(found.targets.any())
         with pytest.raises(ValueError, match="depends on the outputs"):
-            of.surrogate(Dense(features), None, targets, weights)
+            of.gaussian_surrogate(Dense(features), None, targets, weights)
 
 
 def test_a_surrogate_of_gaussian_noise_is_the_model_in_units_of_its_noise():
     features, targets = Dense(normal(6, 4)), normal(3, 2, seed=1)
-    plain = Gaussian().surrogate(features, None, targets, torch.ones(3).double())
+    plain = Gaussian().gaussian_surrogate(features, None, targets, torch.ones(3).double())
     assert plain.features is features
     assert plain.targets.tolist() == targets.reshape(-1).tolist()
     assert plain.counts.tolist() == [6]
     assert plain.log_weight == 0
-    each = Gaussian(per_output=True).surrogate(features, None, targets, torch.tensor([1.0, 2.0, 0.5]).double())
+    each = Gaussian(per_output=True).gaussian_surrogate(features, None, targets, torch.tensor([1.0, 2.0, 0.5]).double())
     assert each.noise_of.tolist() == [0, 1] * 3
     assert each.counts.tolist() == [3.5, 3.5]
     weights = normal(3, 2, seed=2).exp()
-    given = Gaussian([0.5, 2.0]).surrogate(features, None, targets, weights)
+    given = Gaussian([0.5, 2.0]).gaussian_surrogate(features, None, targets, weights)
     assert isinstance(given.features, Product)
     assert isinstance(given.features.left, Diagonal)
     precision = torch.tensor([4.0, 0.25]).double().expand(3, 2)

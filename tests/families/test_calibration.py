@@ -8,7 +8,7 @@ from torch import nn
 
 from lapwing.bayes.likelihoods import Bernoulli, Categorical, Gaussian
 from lapwing.families import conformal, ensemble, temperature
-from lapwing.families import map as network_alone
+from lapwing.families import point as network_alone
 from tests.families.problems import classes, mlp, normals, regression
 
 

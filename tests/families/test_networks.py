@@ -10,7 +10,7 @@ from torch import nn
 import lapwing
 from lapwing.bayes.likelihoods import Bernoulli, Categorical, Gaussian
 from lapwing.families import ensemble
-from lapwing.families import map as network_alone
+from lapwing.families import point as network_alone
 from lapwing.families.networks import best_noise
 from lapwing.training import adam, train
 from tests.families.problems import classes, mlp, normals, regression, seeded

@@ -48,7 +48,7 @@ def gamma(shape: float, rate: float) -> Any:
 
 def of_total(total: int) -> dict[str, Any]:
     """The argument of `fit` that says how large the whole training set is."""
-    return {"total": total}
+    return {"dataset_size": total}
 
 
 # ---------------------------------------------------------------- data and networks

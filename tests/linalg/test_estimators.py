@@ -2,9 +2,9 @@ import pytest
 import torch
 from torch import Generator, Tensor
 
-from lapwing.linalg import memory
 from lapwing.linalg.estimators import Estimate, diagonal, hutch_plus_plus, log_determinant, trace
 from lapwing.linalg.operators import Dense, Diagonal, LowRank
+from lapwing.runtime import memory
 
 N = 60
 

@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from lapwing.linalg import memory
 from lapwing.linalg.operators import BatchSum, Dense, Diagonal, LinearOperator
 from lapwing.linalg.solvers import CG, Cholesky, Deflation, NotConverged, Nystrom
+from lapwing.runtime import memory
 
 N, RANK, COLUMNS, SHIFT = 37, 9, 4, 0.05
 

@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from lapwing.linalg import memory
 from lapwing.linalg.operators import Dense
 from lapwing.linalg.spectral import decompose
+from lapwing.runtime import memory
 
 TALL = torch.randn(9, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 

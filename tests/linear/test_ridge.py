@@ -296,7 +296,7 @@ def test_bad_input_gets_a_clear_error(x, y, message):
 
 
 def test_data_far_beyond_memory_are_refused_with_the_numbers(monkeypatch):
-    from lapwing.linalg import memory
+    from lapwing.runtime import memory
 
     monkeypatch.setattr(memory, "available_bytes", lambda: 10_000)
     with pytest.raises(MemoryError, match=r"442 observations and 60 weights needs 130 kB, and 10 kB are available"):

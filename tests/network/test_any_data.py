@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import lapwing as lw
-from lapwing.linalg.journal import Journal
 from lapwing.network.batches import Batches, as_batches
+from lapwing.runtime.journal import Journal
 from tests.network.networks import normal, seeded
 from tests.network.test_files import same
 

@@ -19,7 +19,7 @@ from torch.utils.data import (
 from lapwing import Bernoulli, Categorical, Exact, Gaussian, Isotropic, Krylov, fit
 from lapwing.bayes.fits.newton import NewtonSteps
 from lapwing.network.batches import as_batches
-from lapwing.network.keyed import Keyed
+from lapwing.network.data_spec import DataSpec
 from lapwing.network.outputs import chosen
 from tests import reference
 from tests.network.networks import normal, seeded
@@ -94,9 +94,9 @@ FORMS = {
     "dictionary of tensors": {"input": X, "labels": Y},
     "dictionary batches": [{"input": X[:5], "y": Y[:5]}, {"input": X[5:], "y": Y[5:]}],
     "data set of dictionaries": Examples(X, Y),
-    "named key": Keyed({"input": X, "wanted": Y, "labels": X}, targets="wanted"),
-    "named keys": Keyed({"features": X, "wanted": Y, "rest": W}, inputs="features", targets="wanted"),
-    "places of a tuple": Keyed(TensorDataset(Y, W, X), inputs=2, targets=0),
+    "named key": DataSpec({"input": X, "wanted": Y, "labels": X}, targets="wanted"),
+    "named keys": DataSpec({"features": X, "wanted": Y, "rest": W}, inputs="features", targets="wanted"),
+    "places of a tuple": DataSpec(TensorDataset(Y, W, X), inputs=2, targets=0),
     "loader of dictionaries": DataLoader(Examples(X, Y), batch_size=4, shuffle=True),
     "loader with workers": DataLoader(Pairs(X, Y), batch_size=3, shuffle=True, num_workers=2),
     "iterable without length": Stream(X, Y),
@@ -104,8 +104,8 @@ FORMS = {
     "iterable of batches": Again(),
     "data set of another library": Table(),
     "arrays": (X.numpy(), Y.numpy()),
-    "weights of one": Keyed((X, Y, torch.ones(11)), weights=2),
-    "mask of ones": Keyed((X, Y, torch.ones(11, 2, dtype=torch.bool)), mask=2),
+    "weights of one": DataSpec((X, Y, torch.ones(11)), weights=2),
+    "mask of ones": DataSpec((X, Y, torch.ones(11, 2, dtype=torch.bool)), mask=2),
     "one input in a tuple": ((X,), Y),
 }
 
@@ -178,7 +178,7 @@ class TestSeveralInputs:
         for data in (
             ((left, right), y),
             {"right": right, "left": left, "labels": y, "id": torch.arange(9)},
-            Keyed(TensorDataset(left, right, y), inputs=(0, 1), targets=2),
+            DataSpec(TensorDataset(left, right, y), inputs=(0, 1), targets=2),
             [((left[:4], right[:4]), y[:4]), ((left[4:], right[4:]), y[4:])],
         ):
             posterior = gaussian(model, data)
@@ -219,7 +219,7 @@ class Joined(nn.Module):
 class TestWeights:
     def test_a_weight_is_a_power_of_the_likelihood(self):
         model = mlp()
-        posterior = gaussian(model, Keyed((X, Y, W), weights=2))
+        posterior = gaussian(model, DataSpec((X, Y, W), weights=2))
         rows, w = dense_rows(model, lambda found: found, X), W.repeat_interleave(2)
         flat = torch.cat([weight.detach().reshape(-1) for weight in model.parameters()])
         targets = Y.reshape(-1) - model(X).detach().reshape(-1) + rows @ flat
@@ -237,7 +237,9 @@ class TestWeights:
         counts = torch.tensor([0, 1, 2, 3, 1, 1, 0, 1, 2, 1, 1])
         y = {Gaussian: Y, Categorical: torch.arange(11) % 2, Bernoulli: (Y > 0).double()}[type(likelihood)]
         options = {"prior": Isotropic(ALPHA), "method": Exact(newton=NewtonSteps(1e-20)), "draws": 0}
-        weighted = fit(mlp(), Keyed({"input": X, "labels": y, "often": counts}, weights="often"), likelihood, **options)
+        weighted = fit(
+            mlp(), DataSpec({"input": X, "labels": y, "often": counts}, weights="often"), likelihood, **options
+        )
         repeated = fit(mlp(), (X.repeat_interleave(counts, 0), y.repeat_interleave(counts, 0)), likelihood, **options)
         torch.testing.assert_close(weighted.mean, repeated.mean, rtol=1e-6, atol=1e-8)
         torch.testing.assert_close(weighted.covariance, repeated.covariance, rtol=1e-8, atol=1e-10)
@@ -248,7 +250,7 @@ class TestWeights:
         held, repeats = normal(4, 2, seed=8), NEW.repeat_interleave(counts, 0)
         plain = gaussian(mlp(), (X, Y))
         one, other = (
-            plain.tune(Keyed((NEW, held, counts), weights=2)),
+            plain.tune(DataSpec((NEW, held, counts), weights=2)),
             plain.tune((repeats, held.repeat_interleave(counts, 0))),
         )
         torch.testing.assert_close(one.prior.precision, other.prior.precision, rtol=1e-4, atol=0)
@@ -260,7 +262,7 @@ class TestMasks:
     def test_a_mask_over_targets_leaves_their_rows_out(self, likelihood):
         model, mask = mlp(), normal(11, 2, seed=5) > -0.5
         y = Y if isinstance(likelihood, Gaussian) else (Y > 0).double()
-        data = Keyed({"input": X, "labels": y, "valid": mask}, mask="valid")
+        data = DataSpec({"input": X, "labels": y, "valid": mask}, mask="valid")
         given = {"prior": Isotropic(ALPHA), "draws": 0}
         posterior = fit(model, data, likelihood, method=Exact(), curvature="network", **given)
         rows = dense_rows(model, lambda found: found, X)
@@ -276,7 +278,7 @@ class TestMasks:
         nonsense = {**data.data, "labels": torch.where(mask, y, 1 - y)}
         for options in ({"method": Exact(), "curvature": "network"}, {"method": Exact(newton=NewtonSteps(1e-20))}):
             one = fit(model, data, likelihood, **options, **given)
-            other = fit(model, Keyed(nonsense, mask="valid"), likelihood, **options, **given)
+            other = fit(model, DataSpec(nonsense, mask="valid"), likelihood, **options, **given)
             assert other.log_evidence.value == pytest.approx(one.log_evidence.value, rel=1e-9)
 
     @pytest.mark.parametrize("form", ["-100", "mask"])
@@ -284,7 +286,7 @@ class TestMasks:
         """input_ids, attention_mask, labels; logits among what is returned; ignored places do not count."""
         model, batch = tagger(), tokens()
         labels = batch["labels"]
-        data = batch if form == "-100" else Keyed({**batch, "labels": labels.clamp_min(0)}, mask="attention_mask")
+        data = batch if form == "-100" else DataSpec({**batch, "labels": labels.clamp_min(0)}, mask="attention_mask")
         posterior = fit(
             model, data, Categorical(), prior=Isotropic(ALPHA), method=Exact(), draws=0, curvature="network"
         )
@@ -312,7 +314,7 @@ class TestMasks:
         posterior = fit(model, batch, Categorical(), prior=Isotropic(ALPHA), method=Exact(), draws=2)
         one = posterior.tune(held)
         ignored = held["labels"] == -100
-        masked = Keyed({**held, "labels": torch.where(ignored, 1, held["labels"]), "m": ~ignored}, mask="m")
+        masked = DataSpec({**held, "labels": torch.where(ignored, 1, held["labels"]), "m": ~ignored}, mask="m")
         torch.testing.assert_close(posterior.tune(masked).curve.held_out, one.curve.held_out, rtol=1e-10, atol=1e-12)
         assert one.diagnostics.temperature_scaling["held_out"] >= one.diagnostics.temperature_scaling["held_out_plain"]
 
@@ -393,15 +395,15 @@ BAD = {
     "random transforms by Python": (lambda: gaussian(mlp(), DataLoader(Jittered(random.random), 4)), "random transforms off"),
     "a stream that is cut at its end": (lambda: gaussian(mlp(), DataLoader(Stream(X, Y), 4, drop_last=True)), "drop_last=False"),
     "a sampler of a part": (lambda: gaussian(mlp(), DataLoader(Pairs(X, Y), 4, sampler=HALF)), "5 of 11 data.*Subset"),
-    "a mask that does not fit": (lambda: gaussian(mlp(), Keyed((X, Y, torch.ones(11, 3)), mask=2)), r"mask of shape \(11, 3\) does not fit targets of shape \(11, 2\)"),
-    "a mask of numbers": (lambda: gaussian(mlp(), Keyed((X, Y, 2 * torch.ones(11, 2)), mask=2)), "true or false"),
-    "a mask that leaves nothing": (lambda: gaussian(mlp(), Keyed((X, Y, torch.zeros(11, 2)), mask=2)), "every weight is zero"),
+    "a mask that does not fit": (lambda: gaussian(mlp(), DataSpec((X, Y, torch.ones(11, 3)), mask=2)), r"mask of shape \(11, 3\) does not fit targets of shape \(11, 2\)"),
+    "a mask of numbers": (lambda: gaussian(mlp(), DataSpec((X, Y, 2 * torch.ones(11, 2)), mask=2)), "true or false"),
+    "a mask that leaves nothing": (lambda: gaussian(mlp(), DataSpec((X, Y, torch.zeros(11, 2)), mask=2)), "every weight is zero"),
     "only ignored targets": (lambda: fit(tagger(), {**TOKENS, "labels": torch.full((6, 5), -100)}, Categorical()), "every target is -100"),
-    "negative weights": (lambda: gaussian(mlp(), Keyed((X, Y, -W), weights=2)), "not negative"),
-    "weights of another number": (lambda: gaussian(mlp(), Keyed([(X, Y, W[:5])], weights=2)), r"weights of shape \(5,\) for 11 data"),
-    "an unknown key": (lambda: gaussian(mlp(), Keyed({"input": X, "labels": Y}, weights="w")), "no 'w' in this batch.*expected one of"),
-    "keys for bare tensors": (lambda: gaussian(mlp(), Keyed([X, X], targets=1)), "keys are for batches of several parts"),
-    "several possible targets": (lambda: gaussian(mlp(), {"input": X, "labels": Y, "target": Y}), r"may all be targets: say which, Keyed\(data, targets='labels'\)"),
+    "negative weights": (lambda: gaussian(mlp(), DataSpec((X, Y, -W), weights=2)), "not negative"),
+    "weights of another number": (lambda: gaussian(mlp(), DataSpec([(X, Y, W[:5])], weights=2)), r"weights of shape \(5,\) for 11 data"),
+    "an unknown key": (lambda: gaussian(mlp(), DataSpec({"input": X, "labels": Y}, weights="w")), "no 'w' in this batch.*expected one of"),
+    "keys for bare tensors": (lambda: gaussian(mlp(), DataSpec([X, X], targets=1)), "keys are for batches of several parts"),
+    "several possible targets": (lambda: gaussian(mlp(), {"input": X, "labels": Y, "target": Y}), r"may all be targets: say which, DataSpec\(data, targets='labels'\)"),
     "no targets": (lambda: gaussian(mlp(), {"input": X}), "the data have no targets"),
     "a bare tensor": (lambda: gaussian(mlp(), X), "cannot read data of type Tensor"),
     "a dictionary without tensors": (lambda: gaussian(mlp(), [{"input": ["a", "b"], "labels": Y[:2]}]), "the inputs hold no tensor"),
@@ -409,7 +411,7 @@ BAD = {
     "an iterable that can be read once": (lambda: gaussian(mlp(), Once()), "a second pass over the data is empty"),
     "a generator": (lambda: gaussian(mlp(), (pair for pair in [(X, Y)])), "a generator can be read only once"),
     "an iterable that changes its length": (lambda: gaussian(mlp(), Shrinking()), "this pass over the data had 4 of them and an earlier one 11"),
-    "three parts without keys": (lambda: gaussian(mlp(), TensorDataset(X, Y, W)), r"Keyed\(data, weights=2\)"),
+    "three parts without keys": (lambda: gaussian(mlp(), TensorDataset(X, Y, W)), r"DataSpec\(data, weights=2\)"),
     "inputs of different numbers": (lambda: gaussian(bilinear()[0], [((X, X[:5]), Y)]), "do not agree in their number of data"),
     "targets of another number": (lambda: gaussian(mlp(), {"input": X, "labels": Y[:5]}), "11 inputs and 5 targets"),
     "targets with their axes turned": (lambda: gaussian(mlp(), (X[:2], Y[:2].mT[:, :1])), "do not fit outputs"),
@@ -418,7 +420,7 @@ BAD = {
     "two tensors returned": (lambda: gaussian(Nested(lambda f: (f, f + 1)).eval(), (X, Y)), "say which is meant by output="),
     "no such output": (lambda: gaussian(Nested(lambda f: {"a": f}).eval(), (X, Y), output="b"), r"has no 'b': output= is one of \['a'\]"),
     "an output that is no tensor": (lambda: chosen({"a": "text"}, "a"), "expected a tensor"),
-    "weights where they are not used": (lambda: list(as_batches(Keyed((X, Y, W), weights=2))), "weights or a mask, which are not used here"),
+    "weights where they are not used": (lambda: list(as_batches(DataSpec((X, Y, W), weights=2))), "weights or a mask, which are not used here"),
     "a class axis that is not there": (lambda: fit(mlp(), (X, torch.zeros(11)), Categorical(dim=2)), r"Categorical\(dim=2\) does not fit"),
 }  # fmt: skip
 

@@ -28,7 +28,7 @@ from lapwing.network.factors import Rows, Tokens, factor
 from lapwing.network.jacobian import Jacobian, Network, Plan, prepared
 from lapwing.network.kfac import factors as kfac
 from lapwing.network.kfac import roots
-from lapwing.network.kfac.tape import Layers, listen
+from lapwing.network.kfac.tape import Layers, discover_layers
 from tests.network.layers import LAYERS
 from tests.network.networks import NETWORKS
 from tests.network.test_jacobian import FACTORED, MORE
@@ -126,7 +126,7 @@ def jacobian(name: str, plan: Plan) -> Jacobian:
 def test_jacobian(name, plan):
     j = jacobian(name, plan)
     n, p = j.shape
-    assert is_there(j @ there(p, 3), j.T @ there(n, 3), *j.normal(there(p, 3)), j.rows(1, 3), j.at_weights)
+    assert is_there(j @ there(p, 3), j.T @ there(n, 3), *j.normal(there(p, 3)), j.rows(1, 3), j.product_with_weights)
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -197,9 +197,9 @@ def listened(monkeypatch):
     def of(name: str) -> tuple[Network, Tensor, Layers]:
         network, x = problem(name)
         with answered(False):
-            layers = listen(network, x)
+            layers = discover_layers(network, x)
         for module in (kfac, diagonals):
-            monkeypatch.setattr(module, "listen", lambda *_: layers)
+            monkeypatch.setattr(module, "discover_layers", lambda *_: layers)
         return network, x, layers
 
     return of

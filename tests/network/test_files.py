@@ -12,8 +12,8 @@ from torch import nn
 import lapwing as lw
 from lapwing.bayes.likelihoods import HeteroscedasticGaussian, Poisson
 from lapwing.bayes.likelihoods import likelihood as of_your_own
-from lapwing.linalg.journal import checksum
 from lapwing.network.files import load
+from lapwing.runtime.journal import checksum
 
 
 def network(outputs):

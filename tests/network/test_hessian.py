@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.func import functional_call
 
+from benchmarks.networks import mlp
 from lapwing.bayes.likelihoods import Bernoulli, Categorical, Gaussian
-from lapwing.bench.networks import mlp
 from lapwing.network.hessian import empirical_fisher, gauss_newton, hessian
 from lapwing.network.jacobian import Network
 from lapwing.network.kfac import gaussian, root_of

@@ -83,7 +83,9 @@ def test_counts_batches_and_selections(name):
     matrix = dense(model, x, y, likelihood)
     mask = torch.arange(P) % 3 > 0
     options = {"prior": Isotropic(2 * STIFF), "method": method, "progress": False}
-    posterior = fit(model, [(x[:3], y[:3]), (x[3:], y[3:])], likelihood, select=mask, total=2 * len(x), **options)
+    posterior = fit(
+        model, [(x[:3], y[:3]), (x[3:], y[3:])], likelihood, select=mask, dataset_size=2 * len(x), **options
+    )
     truth = torch.linalg.inv(2 * matrix[mask][:, mask] + 2 * STIFF * torch.eye(int(mask.sum())).double())
     torch.testing.assert_close(posterior.covariance, truth, rtol=1e-9, atol=1e-12)
     twice = fit(model, (x.repeat(2, 1), y.repeat(2)), likelihood, select=mask, **options)

@@ -346,7 +346,7 @@ def test_the_dual_gram_matrix_from_pairs_of_blocks_of_rows(elements):
     scale = normal(dense.shape[1], seed=4).abs()
     operator = Diagonal(normal(len(dense), seed=3)) @ jacobian @ Diagonal(scale)
     expected = operator.dense() @ operator.dense().mT
-    assert operator.rows_are_cheap
+    assert operator.has_row_vjp
     torch.testing.assert_close(row_gram(operator, elements), expected, rtol=1e-11, atol=1e-11)
 
 

@@ -5,7 +5,7 @@ import torch
 
 from lapwing.network.jacobian import Network
 from lapwing.network.kfac import column_squares, row_squares
-from lapwing.network.kfac.tape import listen
+from lapwing.network.kfac.tape import discover_layers
 from tests.network.layers import LAYERS
 from tests.network.networks import NETWORKS
 from tests.network.test_linearisation import dense_jacobian
@@ -49,7 +49,7 @@ OTHERS = {
 @pytest.mark.parametrize("name", ALL)
 def test_only_what_no_layer_explains_is_left_to_autograd(name):
     model, inputs = ALL[name]()
-    assert set(listen(Network.of(model), inputs).others) == OTHERS.get(name, set())
+    assert set(discover_layers(Network.of(model), inputs).others) == OTHERS.get(name, set())
 
 
 @pytest.mark.parametrize("name", ["mlp", "residual", "text", "owned", "tied"])

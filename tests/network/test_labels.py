@@ -220,7 +220,7 @@ def test_weights_and_total_count_data_that_often(curvature):
     twice = (torch.cat([inputs, inputs]), torch.cat([targets, targets]))
     given = {"prior": Isotropic(1.1), "draws": 2, "method": to_round_off(curvature), "curvature": curvature}
     doubled = fit(model, twice, Categorical(), **given)
-    counted = fit(model, (inputs, targets), Categorical(), total=2 * len(inputs), **given)
+    counted = fit(model, (inputs, targets), Categorical(), dataset_size=2 * len(inputs), **given)
     new = normal(4, *inputs.shape[1:], seed=20)
     torch.testing.assert_close(doubled.predict(new).probs, counted.predict(new).probs, rtol=1e-8, atol=1e-12)
     assert doubled.log_evidence.value == pytest.approx(counted.log_evidence.value, rel=1e-9)

@@ -5,9 +5,9 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import lapwing as lw
+from benchmarks.networks import batchnorm_cnn
 from lapwing import CG, Categorical, Exact, GPrior, Isotropic, Krylov, fit
-from lapwing.bench.data import digits
-from lapwing.bench.networks import batchnorm_cnn
+from lapwing.studies.datasets import digits
 from lapwing.training import adam, train
 from tests.network.networks import NETWORKS
 from tests.network.test_labels import class_problem, dense_loss

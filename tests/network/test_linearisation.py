@@ -116,7 +116,7 @@ def test_a_part_of_the_weights_is_that_part_of_the_jacobian():
     head = torch.tensor([name.startswith("2.") for name in names])
     matrices = torch.tensor([name.endswith("weight") for name in names])
     odd = torch.arange(len(names)) % 3 == 1
-    choices = (lambda name: name.startswith("2."), lw.weights_only(model), odd)
+    choices = (lambda name: name.startswith("2."), lw.matrices_only(model), odd)
     for select, columns in zip(choices, (head, matrices, odd), strict=True):
         linear = linearise(model, (inputs, targets), Gaussian(1.0), select=select)
         torch.testing.assert_close(linear.features.dense(), jacobian[:, columns], rtol=1e-12, atol=1e-13)
@@ -133,7 +133,7 @@ def test_tied_weights_count_once():
 
 def test_total_counts_the_whole_training_set():
     model, inputs, targets = problem("mlp")
-    part = fit(model, (inputs, targets), Gaussian(0.5), prior=Isotropic(1.0), total=21, draws=0)
+    part = fit(model, (inputs, targets), Gaussian(0.5), prior=Isotropic(1.0), dataset_size=21, draws=0)
     thrice = fit(model, (inputs.repeat(3, 1), targets.repeat(3, 1)), Gaussian(0.5), prior=Isotropic(1.0), draws=0)
     torch.testing.assert_close(part.covariance, thrice.covariance, rtol=1e-9, atol=1e-11)
     assert part.log_evidence.value == pytest.approx(thrice.log_evidence.value, rel=1e-10)
@@ -238,7 +238,7 @@ class Augmented(TensorDataset):
         (lambda: fit(mlp(), Augmented(X, Y), Gaussian()), "two passes over the data differ"),
         (lambda: fit(mlp(), {"x": X}, Gaussian()), "the data have no targets"),
         (lambda: fit(mlp(), [(X, Y, X)], Gaussian()), "cannot read a batch that is"),
-        (lambda: fit(mlp(), (X, Y), Gaussian(), total=3), "total is 3, less than the 7"),
+        (lambda: fit(mlp(), (X, Y), Gaussian(), dataset_size=3), "dataset_size is 3, less than the 7"),
         (lambda: fit(lambda x: x, (X, Y), Gaussian()), "expected a torch.nn.Module, got function"),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import lapwing as lw
-from lapwing.linalg.memory import as_bytes, available_bytes, within
+from lapwing.runtime.memory import as_bytes, available_bytes, within
 from tests.network.networks import normal
 
 MEASURED = """

@@ -266,13 +266,13 @@ def test_weights_and_total_count_data_that_often(name, curvature):
     model, inputs = case.problem()
     twice = (torch.cat([inputs, inputs]), torch.cat([case.targets, case.targets]))
     curvature = "network" if case.expected else curvature
-    part = fit(model, (inputs, case.targets), case.of, prior=Isotropic(1.1), total=14, draws=2)
+    part = fit(model, (inputs, case.targets), case.of, prior=Isotropic(1.1), dataset_size=14, draws=2)
     assert part.diagnostics.curvature != "expected over the posterior"
     given = {"prior": Isotropic(1.1), "draws": 2, "curvature": curvature}
     if not case.expected:
         given["method"] = to_round_off(curvature)
     doubled = fit(model, twice, case.of, **given)
-    counted = fit(model, (inputs, case.targets), case.of, total=14, **given)
+    counted = fit(model, (inputs, case.targets), case.of, dataset_size=14, **given)
     assert doubled.log_evidence.value == pytest.approx(counted.log_evidence.value, rel=1e-9)
     torch.testing.assert_close(doubled.mean, counted.mean, rtol=1e-6, atol=1e-8)
 
@@ -367,7 +367,7 @@ def test_an_odd_number_of_outputs_has_no_variances():
 
 
 def test_what_cannot_be_done_says_so(tmp_path):
-    from lapwing import recording
+    from lapwing.app import recording
 
     case = CASES["poisson"]
     model, inputs = case.problem()

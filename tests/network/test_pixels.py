@@ -270,7 +270,7 @@ class TestTooManyRows:
         )
 
     def test_an_exact_posterior_that_cannot_fit_is_refused_before_any_row_is_made(self, no_rows, monkeypatch):
-        monkeypatch.setattr("lapwing.linalg.memory.available_bytes", lambda: 2**26)
+        monkeypatch.setattr("lapwing.runtime.memory.available_bytes", lambda: 2**26)
         with pytest.raises(MemoryError, match=r"dual \(77 weights.*use Krylov\(\)"):
             fit(self.model(), self.data(), Gaussian(0.5), prior=Isotropic(100.0), method=Exact("dual"), draws=2)
 
@@ -278,7 +278,7 @@ class TestTooManyRows:
         posterior = fit(self.model(), self.data(), Gaussian(0.5), prior=Isotropic(100.0), draws=2)
         needed = posterior.predict_bytes(self.data()[0])
         assert needed > 2 * 2 * 4800 * 8
-        monkeypatch.setattr("lapwing.linalg.memory.available_bytes", lambda: int(needed / 2))
+        monkeypatch.setattr("lapwing.runtime.memory.available_bytes", lambda: int(needed / 2))
         with pytest.raises(MemoryError, match="3 data with 1,600 outputs each.*predict fewer of them at a time"):
             posterior.predict(self.data()[0])
 

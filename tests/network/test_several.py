@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import lapwing as lw
+from lapwing.bayes.posterior.alternatives import ScaledNetwork
 
 
 def normals(*shape: int, seed: int) -> torch.Tensor:
@@ -86,9 +87,10 @@ class TestFiles:
     def test_a_choice_on_held_out_data_is_kept(self, saved, tmp_path):
         models, found, _ = saved
         told = replace(found.diagnostics, candidate="networks averaged", candidates={"networks averaged": -0.5})
-        chosen = replace(found, network_temperature=1.5, diagnostics=told)
+        members = tuple(replace(member, alternative=ScaledNetwork(1.5)) for member in found.members)
+        chosen = replace(found, members=members, diagnostics=told)
         again = lw.load(chosen.save(tmp_path / "chosen.safetensors"), models)
-        assert again.network_temperature == 1.5
+        assert [member.alternative for member in again.members] == 3 * [ScaledNetwork(1.5)]
         assert again.diagnostics.candidates == {"networks averaged": -0.5}
 
     def test_each_network_is_checked(self, saved, tmp_path):

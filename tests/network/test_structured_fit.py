@@ -328,7 +328,9 @@ def test_modes_by_conjugate_gradients_are_those_of_a_decomposition(prior, monkey
 
 def test_data_that_count_more_often_are_repeated_data():
     model, inputs, targets = problem("categorical")
-    weighted = fit(model, (inputs, targets), Categorical(), prior=Isotropic(0.9), method=KFAC(), total=21, draws=2)
+    weighted = fit(
+        model, (inputs, targets), Categorical(), prior=Isotropic(0.9), method=KFAC(), dataset_size=21, draws=2
+    )
     repeated = (inputs.repeat(3, 1), targets.repeat(3))
     expected = fit(model, repeated, Categorical(), prior=Isotropic(0.9), method=KFAC(), draws=2)
     torch.testing.assert_close(weighted.covariance, expected.covariance, rtol=1e-9, atol=1e-12)

@@ -6,7 +6,7 @@ import subprocess
 import numpy as np
 import pytest
 
-from lapwing.tomography import FanBeam, ParallelBeam, projector
+from lapwing.studies.tomography import FanBeam, ParallelBeam, projector
 from tests.peers.test_laplace_torch import PYTHON, ROOT
 
 SIZE, BINS, ANGLES = 9, 13, np.array([0.1, 0.9, 1.7, 2.6])

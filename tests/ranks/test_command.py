@@ -12,8 +12,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from lapwing.cli.commands import app
-from lapwing.cli.jobs import Job
+from lapwing.app.cli.commands import app
+from lapwing.app.cli.jobs import Job
 from tests.ranks.test_ranks import LAUNCH, environment
 
 MODEL = """
@@ -45,7 +45,7 @@ def folder(tmp_path_factory) -> Path:
 
 
 def launched(folder: Path, *words: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", *LAUNCH, "--nproc-per-node=2", "-m", "lapwing.cli", *words]
+    command = [sys.executable, "-m", *LAUNCH, "--nproc-per-node=2", "-m", "lapwing.app.cli", *words]
     given = environment(XDG_CONFIG_HOME=str(folder / "config"))
     return subprocess.run(command, env=given, cwd=folder, timeout=120, capture_output=True, text=True, check=False)
 

@@ -9,7 +9,7 @@ import torch
 
 from lapwing.linalg.operators import Dense, Stacked
 from lapwing.linalg.operators.distributed import Sharded
-from lapwing.linalg.ranks import Ranks
+from lapwing.runtime.ranks import Ranks
 
 sys.path.insert(0, str(Path(__file__).parent.parent.parent / "benchmarks"))
 from bench_ranks import Machine, Pass, cost, efficiency, forward_flops, network, seconds

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from lapwing.linalg.ranks import RankFailed, Ranks
+from lapwing.runtime.ranks import RankFailed, Ranks
 from tests.network.networks import normal
 
 SHAPES = [(5, 2), (5, 2), (5, 1)]

@@ -158,7 +158,7 @@ class ByGroup:
 
         return self._problem(curvature_at, fit)
 
-    def at_weights(self) -> Problem:
+    def evidence_at_weights(self) -> Problem:
         """The evidence at the network's own weights."""
         log_prob = float(self.likelihood.log_prob(self.centre, self.targets, self.weights))
         return self._problem(self.centre, lambda _precision, _kernel: (log_prob, self.energies))

@@ -32,7 +32,7 @@ def fit_of(
     is Laplace's. `free` says which precisions are to be found, by default all.
     """
     if model.likelihood.constant_curvature:
-        return LeastSquares(model.surrogate())
+        return LeastSquares(model.gaussian_surrogate())
     at = curvature or pointwise(model)
     if at == "expected":
         every = torch.ones_like(prior.precision).bool()
@@ -40,4 +40,4 @@ def fit_of(
     search = ModeSearch.of(model, prior, steps)
     if at == "mode":
         return LaplaceAtMode(search, prior)
-    return LaplaceAtPoint(search, model.surrogate(model.outputs_at_point()), prior)
+    return LaplaceAtPoint(search, model.gaussian_surrogate(model.outputs_at_point()), prior)

@@ -15,9 +15,9 @@ from lapwing.bayes.likelihoods import GaussianSurrogate
 from lapwing.bayes.linear_model import LinearModel
 from lapwing.bayes.priors import DiagonalPrior
 from lapwing.linalg.operators import LinearOperator
-from lapwing.linalg.progress import Report
 from lapwing.linalg.solvers import Preconditioner
 from lapwing.linalg.spectral import Spectrum
+from lapwing.runtime.progress import Report
 
 Packed = tuple[dict[str, Any], dict[str, Tensor]]
 Preconditioning = Callable[[], Preconditioner | None]  # made where a search wants it
@@ -47,10 +47,10 @@ def in_units_of(prior: DiagonalPrior, energies: Tensor) -> Tensor:  # (groups,) 
 class Fit(ABC):
     """Mean and curvature of a posterior at one setting of the precisions: the state of the loop that finds it.
 
-    The curvature B of the likelihood makes a Gaussian model out of any, the `surrogate`, whose covariance a method
-    finds. `at` is one turn of the loop: for other precisions it says what B and the mean are there. Where B depends on
-    the precisions, `moves` is true, and a method works out its covariance again. Under Gaussian noise B is constant
-    and the mean is the surrogate's own, so that the loop ends after one turn.
+    The curvature B of the likelihood makes a Gaussian model out of any, the `gaussian_surrogate`, whose covariance a
+    method finds. `at` is one turn of the loop: for other precisions it says what B and the mean are there. Where B
+    depends on the precisions, `moves` is true, and a method works out its covariance again. Under Gaussian noise B is
+    constant and the mean is the surrogate's own, so that the loop ends after one turn.
     """
 
     kind: ClassVar[str]  # its name in files
@@ -60,7 +60,7 @@ class Fit(ABC):
 
     @property
     @abstractmethod
-    def surrogate(self) -> GaussianSurrogate:
+    def gaussian_surrogate(self) -> GaussianSurrogate:
         """The Gaussian linear model with the likelihood's curvature."""
 
     def at(
@@ -87,6 +87,10 @@ class Fit(ABC):
 
     def spectrum(self) -> Spectrum | None:
         """That of the surrogate's features in units of the prior's scale, where it is known without them."""
+        return None
+
+    def around_network(self) -> Fit | None:
+        """Laplace's approximation around the network's own outputs; None where this is that already, or has none."""
         return None
 
     @abstractmethod
@@ -158,7 +162,7 @@ class LeastSquares(Fit):
     is_closed_form = True
 
     @property
-    def surrogate(self) -> GaussianSurrogate:
+    def gaussian_surrogate(self) -> GaussianSurrogate:
         return carried(self.rows)
 
     def mean(self, own: Callable[[], Tensor]) -> Tensor:
@@ -178,10 +182,10 @@ class LeastSquares(Fit):
         return {"kind": self.kind}, {}
 
     def on_more(self, more: LinearModel, whole: LinearModel | None) -> LeastSquares:  # noqa: ARG002
-        return LeastSquares(None if whole is None else whole.surrogate())
+        return LeastSquares(None if whole is None else whole.gaussian_surrogate())
 
     def on_fewer(self, places: Tensor, left: LinearModel | None) -> LeastSquares:  # noqa: ARG002
-        return LeastSquares(None if left is None else left.surrogate())
+        return LeastSquares(None if left is None else left.gaussian_surrogate())
 
     @staticmethod
     def unpack(plain: dict[str, Any], tensors: dict[str, Tensor], context: Any) -> LeastSquares:
@@ -202,6 +206,7 @@ class NetworkWeights(Fit):
     weights: Tensor  # (d,)
     residual: Tensor  # (1,), at unit noise, or −2 log p
     energies: Tensor  # (groups,)
+    known: Spectrum | None = None  # of the surrogate's features, where it was found in few coordinates
     kind = "weights"
     is_closed_form = True
 
@@ -215,10 +220,13 @@ class NetworkWeights(Fit):
         weights = model.point.weights.double()
         energies = grouped((weights / prior.scale).square(), prior.group_of, len(prior.precision))
         outputs = model.outputs_at_point()
-        return NetworkWeights(model.surrogate(outputs), weights, model.misfit(outputs), energies)
+        return NetworkWeights(model.gaussian_surrogate(outputs), weights, model.misfit(outputs), energies)
+
+    def spectrum(self) -> Spectrum | None:
+        return self.known
 
     @property
-    def surrogate(self) -> GaussianSurrogate:
+    def gaussian_surrogate(self) -> GaussianSurrogate:
         return carried(self.rows)
 
     def mean(self, own: Callable[[], Tensor]) -> Tensor:  # noqa: ARG002
@@ -247,7 +255,7 @@ class Lost(Fit):
     kind = "lost"
 
     @property
-    def surrogate(self) -> GaussianSurrogate:
+    def gaussian_surrogate(self) -> GaussianSurrogate:
         raise ValueError(LOST)
 
     def mean(self, own: Callable[[], Tensor]) -> Tensor:  # noqa: ARG002

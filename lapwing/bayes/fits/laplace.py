@@ -27,9 +27,9 @@ from lapwing.bayes.likelihoods import GaussianSurrogate, Likelihood
 from lapwing.bayes.linear_model import LinearModel
 from lapwing.bayes.priors import DiagonalPrior
 from lapwing.linalg.operators import Dense, Diagonal, Double, LinearOperator
-from lapwing.linalg.progress import Report
 from lapwing.linalg.solvers import Preconditioner
 from lapwing.linalg.spectral import Spectrum, by_rows
+from lapwing.runtime.progress import Report
 
 INTERPOLATES = 0.99  # mean confidence in the training targets at which they say nothing about the width of error bars
 LARGEST = 2 * 2**30  # bytes of a design beyond which it stays out of a file
@@ -321,7 +321,7 @@ class LaplaceAtPoint(Laplace):
     kind = "loss"
 
     @property
-    def surrogate(self) -> GaussianSurrogate:
+    def gaussian_surrogate(self) -> GaussianSurrogate:
         return carried(self.rows)
 
     def at(
@@ -334,7 +334,7 @@ class LaplaceAtPoint(Laplace):
 
     def on(self, model: LinearModel) -> LaplaceAtPoint:
         """With the curvature at the network's outputs."""
-        return LaplaceAtPoint(self._moved(model), model.surrogate(model.outputs_at_point()), self.prior)
+        return LaplaceAtPoint(self._moved(model), model.gaussian_surrogate(model.outputs_at_point()), self.prior)
 
     def at_its_mean(self) -> LaplaceAtMode:
         """The same with the curvature at the mode."""
@@ -405,11 +405,11 @@ class LaplaceAtMode(Laplace):
     moves = True
 
     @cached_property
-    def surrogate(self) -> GaussianSurrogate:
+    def gaussian_surrogate(self) -> GaussianSurrogate:
         """With the curvature at the mode."""
         if self.mode is None:
             raise FloatingPointError("this likelihood has no mode under so wide a prior: use a larger prior precision")
-        return self.search.model.surrogate(self.mode.mode.outputs.reshape(-1))
+        return self.search.model.gaussian_surrogate(self.mode.mode.outputs.reshape(-1))
 
     def at(
         self, prior: DiagonalPrior, noise_precision: Tensor,  # noqa: ARG002

@@ -123,7 +123,7 @@ class Rooted:
 def is_cheap(loss: Loss) -> bool:
     """Whether Newton steps are by Cholesky."""
     p = loss.features.shape[1]
-    return p <= DENSE_SIZE and not loss.features.rows_are_costly and len(loss.targets) * p * p <= DENSE_WORK
+    return p <= DENSE_SIZE and not loss.features.too_many_outputs and len(loss.targets) * p * p <= DENSE_WORK
 
 
 def _by_cg(

@@ -16,8 +16,8 @@ from torch import Tensor
 from lapwing.bayes.fits import newton
 from lapwing.bayes.fits.loss import Loss
 from lapwing.bayes.fits.newton import Mode
-from lapwing.linalg.memory import available_bytes
 from lapwing.linalg.operators import Dense
+from lapwing.runtime.memory import available_bytes
 
 MAX_STEPS = 1000
 WIDEST = 1000  # directions, beyond which the minimum over the span costs more than products

@@ -21,7 +21,7 @@ from lapwing.bayes.fits import bound
 from lapwing.bayes.fits.bound import Ascent, Rows
 from lapwing.bayes.fits.columns import Given, Reduced, per_contrast, reduced
 from lapwing.bayes.fits.designs import Stored
-from lapwing.bayes.fits.interface import Fit, Packed, Preconditioning, in_units_of, nothing_known
+from lapwing.bayes.fits.interface import Fit, NetworkWeights, Packed, Preconditioning, in_units_of, nothing_known
 from lapwing.bayes.fits.loss import PerOutput
 from lapwing.bayes.fits.newton import AS_NEEDED, NewtonSteps
 from lapwing.bayes.likelihoods import GaussianSurrogate
@@ -29,8 +29,8 @@ from lapwing.bayes.likelihoods.expectation import Expectation
 from lapwing.bayes.linear_model import LinearModel
 from lapwing.bayes.priors import DiagonalPrior
 from lapwing.linalg.operators import BlockDiagonal, Dense, LinearOperator
-from lapwing.linalg.progress import Report
 from lapwing.linalg.spectral import Spectrum
+from lapwing.runtime.progress import Report
 
 LARGEST_BYTES = 2**30  # of the columns in double precision
 LARGEST_SIDE = 6000  # of a Gram matrix of rows that are chosen from
@@ -47,7 +47,7 @@ def obstacle(model: LinearModel, groups: int) -> str | None:
         return "this density is not log-concave in its outputs, so that the best Gaussian is not the only one"
     if groups > 1:
         return "several precisions are free"
-    if model.features.rows_are_costly or 8.0 * rows * d > LARGEST_BYTES:
+    if model.features.too_many_outputs or 8.0 * rows * d > LARGEST_BYTES:
         return f"{rows:,} outputs × {d:,} weights do not fit into the memory for a matrix of them"
     if min(rows, d) > LARGEST_SIDE:
         return f"the smaller of {rows:,} outputs and {d:,} weights is above {LARGEST_SIDE:,}"
@@ -135,7 +135,7 @@ class BoundSearch:
         values, vectors = torch.linalg.eigh(found)
         return (vectors * values.clamp_min(0)[:, None]) @ vectors.mT
 
-    def surrogate(self, at: Ascent) -> GaussianSurrogate:
+    def gaussian_surrogate(self, at: Ascent) -> GaussianSurrogate:
         """The Gaussian model with that curvature: rows SᵀΦ, of every output of a datum."""
         features = self.model.features
         return GaussianSurrogate.without_targets(BlockDiagonal(self.root(at).to(features.like)) @ features)
@@ -149,11 +149,22 @@ class BoundSearch:
         contrasts = self.model.likelihood.contrasts(self.model.outputs)
         return contrasts @ root @ contrasts.mT
 
-    def spectrum(self, at: Ascent) -> Spectrum | None:
-        """That of the surrogate's features in units of the prior's scale; None where it is to be found from them."""
+    def network_curvature(self) -> Tensor:  # (n, k, k)
+        """B at the network's own outputs."""
+        model = self.model
+        of, flat = model.likelihood, model.outputs_at_point().double()
+        outputs = of.reshape_outputs(flat, model.targets)
+        if _alone(model):
+            return of.hessian_diagonal(outputs, model.weights, model.targets).reshape(-1, 1, 1)
+        contrasts = of.contrasts(model.outputs)
+        columns = contrasts.expand(len(outputs), *contrasts.shape)
+        return contrasts.mT @ of.hessian_product(outputs, columns, model.weights, model.targets)
+
+    def spectrum(self, curvature: Tensor) -> Spectrum | None:  # (n, k, k)
+        """That of SᵀΦ in units of the prior's scale, S Sᵀ the curvature; None where it is to be found from these."""
         if len(self.prior.precision) > 1:
             return None
-        values, vectors = torch.linalg.eigh(self.rows.free.gram(self.curvature(at)))
+        values, vectors = torch.linalg.eigh(self.rows.free.gram(curvature))
         right = vectors if self.columns.basis is None else self.columns.basis @ vectors
         return Spectrum(Dense(right), values.clamp_min(0))
 
@@ -239,9 +250,9 @@ class Variational(Fit):
         return self.search.at(float(self.prior.precision[self.search.group]), self.near)
 
     @cached_property
-    def surrogate(self) -> GaussianSurrogate:
+    def gaussian_surrogate(self) -> GaussianSurrogate:
         """With the curvature averaged over the posterior."""
-        return self.search.surrogate(self.ascent)
+        return self.search.gaussian_surrogate(self.ascent)
 
     def averaged_root(self) -> Tensor:
         root = self.search.root(self.ascent)
@@ -251,7 +262,14 @@ class Variational(Fit):
 
     def spectrum(self) -> Spectrum | None:
         """That of the surrogate's features, found in few coordinates."""
-        return self.search.spectrum(self.ascent)
+        return self.search.spectrum(self.search.curvature(self.ascent))
+
+    def around_network(self) -> NetworkWeights | None:
+        search = self.search
+        if search.model.point is None:
+            return None
+        known = search.spectrum(search.network_curvature())
+        return replace(NetworkWeights.of(search.model, self.prior), known=known)
 
     def optimum(self) -> tuple[Variational, Optimum]:
         """The fit at the precision where the bound is largest: infinity where it is largest without these weights."""

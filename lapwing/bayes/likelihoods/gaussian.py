@@ -265,7 +265,7 @@ class Gaussian(Likelihood):
             as_given(precision, covariance),
         )  # fmt: skip
 
-    def surrogate(
+    def gaussian_surrogate(
         self, features: LinearOperator, outputs: Tensor | None, targets: Tensor, weights: Tensor  # noqa: ARG002
     ) -> GaussianSurrogate:  # fmt: skip
         """The model itself in units of the noise given: rows times √(precision · weight), whatever the outputs."""

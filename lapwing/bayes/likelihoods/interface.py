@@ -324,7 +324,7 @@ class Likelihood(ABC):
         """Φᵀ B Φ where all outputs share the features `inner` and have weights of their own; None where a root does."""
         return None
 
-    def surrogate(
+    def gaussian_surrogate(
         self, features: LinearOperator, outputs: Tensor | None, targets: Tensor, weights: Tensor
     ) -> GaussianSurrogate:
         """The Gaussian linear model with the same curvature, B taken at flat outputs (n · c,)."""

@@ -10,8 +10,8 @@ from lapwing.bayes.methods.krylov import Krylov, space_bytes
 from lapwing.bayes.methods.storing import BLOCK_ELEMENTS
 from lapwing.bayes.priors import Prior
 from lapwing.linalg import stochastic
-from lapwing.linalg.memory import available_bytes, check_memory, readable
 from lapwing.linalg.spectral import Side, is_stored, needed_bytes
+from lapwing.runtime.memory import available_bytes, check_memory, readable
 
 EXACT_SIZE = 1500  # up to here the smaller side is decomposed in about a second
 EXACT_SIZE_OF_NETWORKS = 4000  # products with a Jacobian cost so much that half a minute here is soon repaid
@@ -26,8 +26,8 @@ def choose(model: LinearModel, prior: Prior, draws: int) -> tuple[Method, str]:
     if not draws:
         return exact, sizes
     several = prior.group_count > 1 or model.noise_groups > 1
-    limit = EXACT_SIZE_OF_NETWORKS if model.features.rows_are_cheap else EXACT_SIZE
-    if model.features.rows_are_costly and rows > limit:
+    limit = EXACT_SIZE_OF_NETWORKS if model.features.has_row_vjp else EXACT_SIZE
+    if model.features.too_many_outputs and rows > limit:
         return _matrix_free(model, draws, several, "outputs a datum are too many to make their Jacobian")
     if min(rows, d) > limit:
         return _matrix_free(model, draws, several, "both sides are large")

@@ -31,9 +31,9 @@ from lapwing.bayes.statistics import (
     summarise,
     whiten,
 )
-from lapwing.linalg.memory import check_memory
 from lapwing.linalg.operators import Dense, LinearOperator, rows_of
 from lapwing.linalg.spectral import COARSE, Side, Spectrum, decompose, needed_bytes, round_off
+from lapwing.runtime.memory import check_memory
 
 EPS = torch.finfo(torch.float64).eps
 COMPARED = 2**34  # multiplications for a Gram matrix up to which priors are compared
@@ -54,7 +54,7 @@ class Exact(Method):
     def check(self, model: LinearModel, prior: Prior) -> None:  # noqa: ARG002
         """Refuse a decomposition of many outputs a datum that cannot fit, before any of their Jacobian is made."""
         features = model.features
-        if not features.rows_are_costly:
+        if not features.too_many_outputs:
             return
         rows, d = features.shape
         side = self.side_for(model)
@@ -180,7 +180,12 @@ class ExactPosterior(WhitenedPosterior):
     def of(fit: Fit, prior: DiagonalPrior, side: Side | None, run: Run, spectrum: Spectrum | None) -> ExactPosterior:
         """The posterior of a fit at the precisions of its prior, at unit noise."""
         known = summarise(
-            fit.surrogate, prior, side=side, noise=run.noise, draws=run.draws, spectrum=spectrum or fit.spectrum()
+            fit.gaussian_surrogate,
+            prior,
+            side=side,
+            noise=run.noise,
+            draws=run.draws,
+            spectrum=spectrum or fit.spectrum(),
         )
         unit = torch.ones(len(known), dtype=torch.float64)
         return ExactPosterior(known, fit, prior, unit, side, run.noise.seed, run.draws)
@@ -201,7 +206,7 @@ class ExactPosterior(WhitenedPosterior):
         """The statistics of other rows, with the same noise."""
         side: Side | None = "svd" if self.side == "svd" else None
         return summarise(
-            fit.surrogate, prior, side=side, noise=Noise(self.seed), draws=self.draws, spectrum=fit.spectrum()
+            fit.gaussian_surrogate, prior, side=side, noise=Noise(self.seed), draws=self.draws, spectrum=fit.spectrum()
         )
 
     @cached_property
@@ -236,7 +241,7 @@ class ExactPosterior(WhitenedPosterior):
         return Leverages(complement, residual if self.fit.is_closed_form else None)
 
     def _leverages_of(self, start: int, stop: int, m: int) -> tuple[Tensor, Tensor]:
-        rows, known = self.fit.surrogate, self.whitened
+        rows, known = self.fit.gaussian_surrogate, self.whitened
         places = slice(start * m, stop * m)
         root = self.noise_precision[rows.noise_of[places]].sqrt().reshape(-1, m)
         block = rows.features.rows(start * m, stop * m).double() * known.std
@@ -255,9 +260,10 @@ class ExactPosterior(WhitenedPosterior):
         fit = self.fit.at_its_mean()
         if fit is self.fit:
             return self
-        if min(fit.surrogate.features.shape) > LARGEST_SIDE:
+        directions = min(fit.gaussian_surrogate.features.shape)
+        if directions > LARGEST_SIDE:
             raise ValueError(
-                f"leave-one-out predictions at the linear mode decompose {min(fit.surrogate.features.shape):,} "
+                f"leave-one-out predictions at the linear mode decompose {directions:,} "
                 f"directions, more than {LARGEST_SIDE:,}: use mean='network', or infer from fewer data or weights"
             )
         return replace(self, fit=fit, statistics=self.summary(fit, self.prior))
@@ -278,7 +284,7 @@ class ExactPosterior(WhitenedPosterior):
         """Statistics of old and new rows together, the old ones compressed to as many as their rank."""
         if not fit.is_closed_form:
             return self.with_fit(fit)
-        new = more.surrogate()
+        new = more.gaussian_surrogate()
         rows = new.features.shape[0]
         scaled = in_units(new.features, self.prior.scale)
         normals = Noise(self.seed, DATA).rows(first, first + rows, self.draws)
@@ -350,6 +356,6 @@ def _prepared(model: LinearModel, prior: Prior, run: Run) -> tuple[LinearModel, 
     if not model.likelihood.constant_curvature:
         model = stored(model, run.report)
     on = run.prior_on(prior, model)
-    if model.features.rows_are_cheap or model.point is not None:
+    if model.features.has_row_vjp or model.point is not None:
         model = replace(model, features=in_double(model.features))
     return model, on

@@ -26,9 +26,9 @@ from lapwing.bayes.noise import PRIOR, Noise
 from lapwing.bayes.priors import DiagonalPrior, Prior
 from lapwing.bayes.statistics import NO_CLOSED_FORM, Whitened
 from lapwing.linalg.estimators import Estimate
-from lapwing.linalg.journal import Journal
 from lapwing.linalg.operators import LinearOperator
-from lapwing.linalg.progress import Report
+from lapwing.runtime.journal import Journal
+from lapwing.runtime.progress import Report
 
 ONE_PRECISION = "CG and SGD know the evidence at one precision only: infer with Exact() or Krylov()"
 

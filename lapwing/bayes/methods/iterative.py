@@ -40,9 +40,9 @@ from lapwing.bayes.priors import DiagonalPrior, Prior
 from lapwing.bayes.statistics import Ritz, data_noise, from_space, in_units, known_trace, prior_noise
 from lapwing.linalg import krylov, solvers, stochastic
 from lapwing.linalg.estimators import Estimate, log_determinant
-from lapwing.linalg.memory import available_bytes
 from lapwing.linalg.operators import Diagonal, LinearOperator, Product, Rows, check_adjoint, over_parts
-from lapwing.linalg.progress import Report
+from lapwing.runtime.memory import available_bytes
+from lapwing.runtime.progress import Report
 
 QUADRATURE_STEPS = 20
 ROUGH = 0.05  # draws whose error bound is larger are reported as not converged
@@ -71,7 +71,7 @@ class Solver(Method):
         check_adjoint(model.features, generator=torch.Generator().manual_seed(0))
         on = run.prior_on(prior, model)
         fit = fit_of(model, on, curvature=run.curvature)
-        sampler = Sampler.of(fit.surrogate, on, self, run.noise, run.draws)
+        sampler = Sampler.of(fit.gaussian_surrogate, on, self, run.noise, run.draws)
         begin, sampler = _begin(sampler, fit, on, model, prior, run)
         free = what_is_free(
             sampler, on, tune_prior=prior.free(len(on.precision)), tune_noise=model.likelihood.tunes_noise
@@ -208,7 +208,7 @@ class Sampler:
 
     def started_on(self, fit: Fit, prior: DiagonalPrior) -> Sampler:
         """A sampler of other rows, which starts from the solution for these."""
-        fresh = Sampler.of(fit.surrogate, prior, self.method, Noise(self.seed), self.draws)
+        fresh = Sampler.of(fit.gaussian_surrogate, prior, self.method, Noise(self.seed), self.draws)
         return replace(fresh, warm=self.warm)
 
     @property

@@ -39,10 +39,10 @@ from lapwing.bayes.statistics import (
     whiten,
 )
 from lapwing.linalg import krylov
-from lapwing.linalg.journal import Journal
 from lapwing.linalg.operators import LinearOperator, check_adjoint, row_blocks
-from lapwing.linalg.progress import Report
 from lapwing.linalg.solvers import Preconditioner
+from lapwing.runtime.journal import Journal
+from lapwing.runtime.progress import Report
 
 MODE_ROUNDS = 20
 SPACE_RESOLUTION = 2e-2  # in log precision, of a search with a space for each
@@ -154,7 +154,7 @@ class KrylovPosterior(WhitenedPosterior):
         found = replace(
             self, statistics=known, ritz=_ritz(known), fit=fit, prior=prior, noise_precision=noise_precision
         )
-        return replace(found, diagnostics=found.told(diagnostics or self.diagnostics))
+        return replace(found, diagnostics=found.diagnosed(diagnostics or self.diagnostics))
 
     def solved_again(self, fit: Fit, prior: DiagonalPrior, noise_precision: Tensor) -> Statistics:
         """The statistics of other rows, from a space that is made anew with the same noise."""
@@ -170,7 +170,7 @@ class KrylovPosterior(WhitenedPosterior):
     def _preconditioner(self) -> Preconditioner:
         return KrylovPreconditioner(self.ritz, self.whitened.values)
 
-    def told(self, before: Diagnostics) -> Diagnostics:
+    def diagnosed(self, before: Diagnostics) -> Diagnostics:
         """What diagnostics say of the space at these precisions: it may be too small where it cannot grow."""
         space, alpha = self.ritz.space, float(self.frame.precision[0])
         error = 0.0 if alpha == inf else self.ritz.error(alpha, float(self.noise_precision[0]))
@@ -221,7 +221,7 @@ class KrylovPosterior(WhitenedPosterior):
         """From a space that is made anew: what is saved is the search for the precision."""
         known = self.solved_again(fit, self.prior, self.noise_precision)
         found = replace(self, statistics=known, ritz=_ritz(known), fit=fit)
-        return replace(found, diagnostics=found.told(self.diagnostics))
+        return replace(found, diagnostics=found.diagnosed(self.diagnostics))
 
     def pack(self) -> Packed | None:
         if 8 * len(self.statistics.values) * len(self.prior.scale) > LARGEST:
@@ -284,8 +284,8 @@ def space_at(
 ) -> Ritz:
     """A space that is large enough for the precisions of a prior."""
     frame = frame_of(fit, prior)
-    scaled = in_units(fit.surrogate.features, frame.scale)
-    block = block_of(fit.surrogate, frame, noise, draws, None)
+    scaled = in_units(fit.gaussian_surrogate.features, frame.scale)
+    block = block_of(fit.gaussian_surrogate, frame, noise, draws, None)
     space = krylov.build(
         scaled, block, alpha=float(frame.precision[0]), beta=beta, rtol=growth.rtol, max_steps=growth.steps,
         max_memory_bytes=growth.memory_bytes, report=report,
@@ -303,7 +303,7 @@ def block_of(
 
 def statistics_of(ritz: Ritz, fit: Fit, target: int = 0) -> Statistics:
     """The statistics that a space gives, of one of its targets."""
-    rows = fit.surrogate
+    rows = fit.gaussian_surrogate
     count = float(rows.counts.sum())
     return from_space(ritz.space, ritz, count=count, log_weight=rows.log_weight, target=target)
 
@@ -327,8 +327,8 @@ def _tuned_in_space(
         at = tuned(ritz).at
         return [(float(at.prior), float(at.noise))]
 
-    scaled = in_units(fit.surrogate.features, on.scale)
-    block = block_of(fit.surrogate, on, run.noise, run.draws, run.journal)
+    scaled = in_units(fit.gaussian_surrogate.features, on.scale)
+    block = block_of(fit.gaussian_surrogate, on, run.noise, run.draws, run.journal)
     if method.targets is not None:
         block = replace(block, targets=method.targets)
     ritz = shared_space(scaled, block, settings, method.growth, run.report, method.known)
@@ -407,8 +407,8 @@ def _tuned_by_spaces(
 
 
 def _begun(fit: Fit, on: DiagonalPrior, method: Krylov, run: Run) -> Ritz:
-    scaled = in_units(fit.surrogate.features, on.scale)
-    block = block_of(fit.surrogate, on, run.noise, run.draws, run.journal)
+    scaled = in_units(fit.gaussian_surrogate.features, on.scale)
+    block = block_of(fit.gaussian_surrogate, on, run.noise, run.draws, run.journal)
     space = krylov.grow(scaled, block, min(2, method.steps or 2))
     return Ritz(space, scaled, method.rtol, known_trace(scaled))
 

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from lapwing.bayes.likelihoods import Spread
 from lapwing.bayes.statistics import Whitened
-from lapwing.linalg.memory import available_bytes
 from lapwing.linalg.operators import LinearOperator
 from lapwing.linalg.spectral import Spectrum
+from lapwing.runtime.memory import available_bytes
 
 BLOCK_BYTES = 2**26  # of the Jacobian of a few data
 STORED_SHARE = 4  # coordinates of held-out outputs may take this part of the free memory
@@ -240,7 +240,7 @@ def _before_data(
     std: Tensor, features: LinearOperator, shape: tuple[int, ...], draws: int, prior_noise: Tensor, full: bool
 ) -> list[Tensor]:  # (n, c)[, (places,)]
     """The prior variance of outputs, and with `full` that of centred ones; images of prior draws end with this call."""
-    if prod(shape[1:]) <= draws and not (features.rows_are_costly or is_wide(features, shape)):
+    if prod(shape[1:]) <= draws and not (features.too_many_outputs or is_wide(features, shape)):
         parts = [_squares(rows * std, shape, full) for rows in _data(features, shape, None, std.double())]
         return [torch.cat(part) for part in zip(*parts, strict=True)]
     images = (features @ (std[:, None] * prior_noise).to(features.like)).double()

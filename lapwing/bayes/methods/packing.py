@@ -19,7 +19,7 @@ from lapwing.linalg.spectral import Spectrum
 from lapwing.linalg.truncated import Truncated
 
 if TYPE_CHECKING:
-    from lapwing.bayes.methods.interface import FileContext
+    from lapwing.bayes.methods.interface import FileContext, WeightPosterior
 
 LARGEST = 2 * 2**30  # bytes of eigenvectors, or of a basis, beyond which they stay out of the file
 NO_DATA = "this posterior was loaded from a file, which holds no training data: fit it again"
@@ -50,6 +50,15 @@ class Absent(LinearOperator):
     def rmatmat(self, y: Tensor) -> Tensor:
         del y
         raise ValueError(NO_DATA)
+
+
+def with_kind(gaussian: WeightPosterior) -> Packed:
+    """What a posterior over weights packs, with its kind; draws alone where that is too large for a file."""
+    packed = gaussian.pack()
+    if packed is None:
+        return {"kind": "draws"}, {}
+    plain, tensors = packed
+    return {"kind": gaussian.kind, **plain}, tensors
 
 
 def prefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -9,9 +9,9 @@ import torch
 
 from lapwing.bayes.fits.loss import PerOutput
 from lapwing.bayes.linear_model import LinearModel
-from lapwing.linalg.memory import available_bytes
 from lapwing.linalg.operators import Dense, Double, LinearOperator
-from lapwing.linalg.progress import Report
+from lapwing.runtime.memory import available_bytes
+from lapwing.runtime.progress import Report
 
 MATRICES = (Dense, PerOutput)  # features that are stored, or as good as
 BLOCK_ELEMENTS = 2**25  # of a Jacobian made at once

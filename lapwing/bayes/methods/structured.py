@@ -81,7 +81,7 @@ class Structure(Method):
         """Unless the evidence is taken at the network's own weights."""
         return self.evidence_at != "weights"
 
-    def at_weights(self) -> Structure:
+    def with_evidence_at_weights(self) -> Structure:
         """The same with its evidence at the network's own weights."""
         return replace(self, evidence_at="weights")  # type: ignore[type-var]
 
@@ -462,7 +462,7 @@ class DecomposedFit(Fit):
         return DecomposedFit(rows, known, prior, unit, evidence.problem(known, prior).moments)
 
     @property
-    def surrogate(self) -> GaussianSurrogate:
+    def gaussian_surrogate(self) -> GaussianSurrogate:
         if self.rows is None:
             raise ValueError("the rows of this posterior are not in the file that it was loaded from: fit it again")
         return self.rows
@@ -507,7 +507,7 @@ class IteratedFit(Fit):
     kind = "lost"  # in a file, which has no data
 
     @property
-    def surrogate(self) -> GaussianSurrogate:
+    def gaussian_surrogate(self) -> GaussianSurrogate:
         return self.rows
 
     @property
@@ -565,8 +565,8 @@ def _basis(curvature: Curvature, prior: DiagonalPrior, noise_precision: Tensor) 
 def _rows(model: LinearModel, prior: DiagonalPrior) -> GaussianSurrogate:
     """The Gaussian model that is approximated: its curvature at the network's outputs, or at a linear model's mode."""
     if model.point is None:
-        return fit_of(model, prior).surrogate
-    return model.surrogate(model.outputs_at_point())
+        return fit_of(model, prior).gaussian_surrogate
+    return model.gaussian_surrogate(model.outputs_at_point())
 
 
 def _fit(
@@ -575,13 +575,13 @@ def _fit(
     """Where the evidence is taken, and the mean."""
     if place == "weights":
         return NetworkWeights.of(model, prior)
-    many = model.features.rows_are_costly
+    many = model.features.too_many_outputs
     if not model.likelihood.constant_curvature:
         search = ModeSearch.of(model if many else stored(model, run.report), prior)
         return LaplaceAtPoint(search, rows, prior)
     run.report("finding the modes of the linear model")
     if model.point is not None and not many:
-        rows = replace(model, features=in_double(model.features)).surrogate()
+        rows = replace(model, features=in_double(model.features)).gaussian_surrogate()
     if min(rows.features.shape) <= DIRECT_SIZE:
         known = summarise(rows, prior, side=None, noise=run.noise, draws=0)
         return DecomposedFit.of(rows, known, prior)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lapwing.bayes.mixtures.held_out import ENSEMBLE, SCALED
-from lapwing.bayes.posterior.description import TUNED, USED, broken, candidates, examples, listed
+from lapwing.bayes.posterior.description import TUNED, broken, candidates, examples, listed
 
 if TYPE_CHECKING:
     from lapwing.bayes.mixtures.mixture import Mixture
 
 SIMPLER = {
-    ENSEMBLE: f"The mean of the networks' probabilities is as good on your validation data. {USED}",
-    SCALED: f"The same with one temperature for all networks is as good on your validation data. {USED}",
+    ENSEMBLE: "The mean of the networks' probabilities is as good on your validation data.",
+    SCALED: "The same with one temperature for all networks is as good on your validation data.",
 }
 
 

@@ -25,7 +25,6 @@ def save(mixture: Mixture, path: Path | str) -> Path:
         tensors |= prefixed(f"member.{number}", own)
     plain: dict[str, Any] = {
         "format": MIXTURE, "members": [own for own, _ in parts], "diagnostics": mixture.diagnostics.plain(),
-        "network_temperature": mixture.network_temperature,
     }  # fmt: skip
     return write(Path(path), plain, tensors)
 
@@ -42,12 +41,11 @@ def size(stored: Stored) -> int | None:
 
 def restore(stored: Stored, member: Callable[[int, Stored], Posterior]) -> Mixture:
     """The mixture of a file, of members that are restored one by one."""
-    told, heat = Diagnostics.of(stored.value("diagnostics")), stored.value("network_temperature")
-    if heat is not None and (isinstance(heat, bool) or not isinstance(heat, int | float) or not heat > 0):
-        raise ValueError(f"{stored.path}: network_temperature is {heat!r}, expected a positive number")
+    heat = stored.plain.get("network_temperature")  # as early files have it
     found = []
     for number, plain in enumerate(stored.value("members")):
         if plain.get("format") != FORMAT:
             raise ValueError(f"{stored.path}: member {number} has format {plain.get('format')!r}, expected {FORMAT}")
-        found.append(member(number, Stored(stored.path, named(stored.tensors, f"member.{number}."), plain)))
-    return Mixture(tuple(found), heat, told)
+        own = plain if heat is None else {**plain, "network_temperature": heat}
+        found.append(member(number, Stored(stored.path, named(stored.tensors, f"member.{number}."), own)))
+    return Mixture(tuple(found), Diagnostics.of(stored.value("diagnostics")))

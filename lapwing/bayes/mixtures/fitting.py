@@ -11,8 +11,8 @@ from typing import Any, final
 from lapwing.bayes.evidence import OnHeldOut, Tuning
 from lapwing.bayes.mixtures.mixture import Mixture
 from lapwing.bayes.posterior import Posterior
-from lapwing.linalg.memory import as_bytes
-from lapwing.linalg.progress import Report, reporter
+from lapwing.runtime.memory import as_bytes
+from lapwing.runtime.progress import Report, reporter
 
 
 @final

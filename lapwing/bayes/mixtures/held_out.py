@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from math import log
 from typing import TYPE_CHECKING, Any
@@ -15,11 +15,13 @@ from torch import Tensor
 from lapwing.bayes.likelihoods import Spread
 from lapwing.bayes.likelihoods.links import Link
 from lapwing.bayes.posterior import Posterior, curves
+from lapwing.bayes.posterior.alternatives import Alternative, Itself, OtherGaussian, ScaledNetwork, averaged
 from lapwing.bayes.posterior.held_out import (
     TEMPERATURES,
     Rehearsal,
     TemperatureScaling,
     rehearsed,
+    shares_of,
     tuned_until_known,
 )
 
@@ -32,7 +34,10 @@ MULTIPLES = 1e-3, 1e3  # between which that of all variances is looked for
 
 
 def tuned(mixture: Mixture, validation: Any, link: Link | None) -> Mixture:
-    """The best of the candidates, or for numbers the mixture of tuned members with its variances scaled."""
+    """What predicts best among the candidates, or for numbers the mixture of tuned members with its variances scaled.
+
+    Probabilities of classes average over the candidates, as those of one posterior do.
+    """
     if mixture.likelihood.constant_curvature:
         return _of_numbers(mixture, validation)
     members = [_ready(member, validation) for member in mixture.members]
@@ -43,21 +48,38 @@ def tuned(mixture: Mixture, validation: Any, link: Link | None) -> Mixture:
 
     curve = curves.climbed(density)
     assert curve.held_out is not None
-    scores = {HELD_OUT: float(curve.held_out.max())}
+    best = float(curve.held_out.max())
+    scores, tuned_numbers = {HELD_OUT: best}, {HELD_OUT: 1}
     if own := all(member.gaussian.moves for member in members):
-        scores[OWN] = curve.at_own
+        scores[OWN], tuned_numbers[OWN] = curve.at_own, 0
     rival, temperatures = _alone(heard, scores) if mixture.likelihood.is_discrete else (None, {})
+    tuned_numbers |= {name: int(name == SCALED) for name in temperatures}
     winner = max(scores, key=lambda name: scores[name])
-    if winner == HELD_OUT or not own:
-        members = [member.at_multiple(curve.best_precision, 1.0, "held-out density") for member in members]
+    shares = {winner: 1.0}
+    if mixture.likelihood.has_classes:
+        shares = shares_of(scores, tuned_numbers, heard[0].known.size)
+    members = [replace(member, link=link or member.link) for member in members]
+    at_best = [member.at_multiple(curve.best_precision, 1.0, "held-out density") for member in members]
+    ranks = OWN if own and winner != HELD_OUT else HELD_OUT
+    found = [
+        _predicting(posteriors, ranks, temperatures, shares)
+        for posteriors in ({OWN: one, HELD_OUT: other} for one, other in zip(members, at_best, strict=True))
+    ]
     told = replace(
-        members[0].diagnostics, candidate=winner, candidates=scores, validation_size=len(heard[0].known.targets),
-        held_out=scores[HELD_OUT], temperature_scaling=None if rival is None else asdict(rival),
+        found[0].diagnostics, candidate=winner, candidates=scores, shares=shares, held_out=best,
+        validation_size=len(heard[0].known.targets), temperature_scaling=None if rival is None else asdict(rival),
     )  # fmt: skip
-    return replace(
-        mixture, members=tuple(replace(member, link=link or member.link) for member in members),
-        network_temperature=temperatures.get(winner), diagnostics=told,
-    )  # fmt: skip
+    return replace(mixture, members=tuple(found), diagnostics=told)
+
+
+def _predicting(
+    posteriors: Mapping[str, Posterior], ranks: str, temperatures: Mapping[str, float], shares: Mapping[str, float]
+) -> Posterior:
+    """A member that ranks inputs by one of its posteriors, and predicts labels by the shares of the candidates."""
+    others = {name: OtherGaussian(one.gaussian, one.link, one.map.centre) for name, one in posteriors.items()}
+    alone = {name: ScaledNetwork(temperature) for name, temperature in temperatures.items()}
+    candidates: dict[str, Alternative] = {**others, **alone, ranks: Itself()}
+    return replace(posteriors[ranks], alternative=averaged(candidates, shares))
 
 
 def _ready(member: Posterior, validation: Any) -> Posterior:
@@ -65,7 +87,7 @@ def _ready(member: Posterior, validation: Any) -> Posterior:
     if member.gaussian.moves:
         return member
     found = tuned_until_known(member, validation)
-    return replace(found, network_temperature=None, diagnostics=replace(found.diagnostics, candidates=None))
+    return replace(found, alternative=None, diagnostics=replace(found.diagnostics, candidates=None))
 
 
 def _density(heard: Sequence[Rehearsal], each: Sequence[Tensor]) -> float:

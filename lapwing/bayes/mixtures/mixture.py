@@ -20,7 +20,7 @@ from lapwing.bayes.mixtures.leave_one_out import left_out
 from lapwing.bayes.posterior import Posterior
 from lapwing.bayes.posterior.leave_one_out import LeaveOneOut, Mean
 from lapwing.bayes.posterior.posterior import Centre
-from lapwing.bayes.predictive import MixedObservation, Prediction, mixed
+from lapwing.bayes.predictive import Prediction, mixed
 
 
 @final
@@ -41,7 +41,6 @@ class Mixture:
     """
 
     members: tuple[Posterior, ...]
-    network_temperature: float | None = None  # where held-out data chose the networks' own probabilities, over this
     diagnostics: Diagnostics = field(default_factory=Diagnostics, repr=False)  # of the mixture as a whole
 
     def __post_init__(self) -> None:
@@ -86,21 +85,17 @@ class Mixture:
         What lies between members and within them is told apart in `between_variance`, `within_variance` and
         `between_information`.
         """
-        found = mixed([
+        return mixed([
             member.predict(inputs, batch_size=batch_size, link=link, bounds=bounds, mean=mean, shard=shard)
             for member in self.members
         ])  # fmt: skip
-        temperature = self.network_temperature
-        if temperature is None or mean is not None or link is not None:
-            return found
-        alone = tuple(member.network_observation(inputs, temperature) for member in self.members)
-        return replace(found, simpler=MixedObservation(alone))
 
     def tune(self, validation: Any, *, link: Link | None = None) -> Mixture:
         """The mixture that does best on held-out data.
 
         For labels and counts the candidates are the networks' own probabilities, averaged; the same with all logits
         over one temperature; the mixture at the precisions of its members; and that with all of them times one factor.
+        Probabilities of classes average over them, by how well each does there.
         For numbers every member is tuned by itself, and all variances are then multiplied by one factor.
         """
         if len(self.members) == 1:
@@ -152,7 +147,7 @@ class Mixture:
     def _changed(self, change: Callable[[Posterior], Posterior]) -> Mixture:
         """With other members, and without what held-out data said of the present ones."""
         members = tuple(change(member) for member in self.members)
-        return Mixture(members, diagnostics=replace(self.diagnostics, candidate=None, candidates=None))
+        return Mixture(members, diagnostics=replace(self.diagnostics, candidate=None, candidates=None, shares=None))
 
 
 def _read_once(data: Any) -> Any:

@@ -12,11 +12,11 @@ from torch import Tensor
 from lapwing.bayes.diagnostics import Diagnostics
 from lapwing.bayes.priors import DiagonalPrior
 
-USED = "Its probabilities are used. The posterior still ranks inputs (novelty, mutual_information)."
 SIMPLER = {
-    "temperature scaling": f"Temperature scaling is as good on your validation data, and cheaper. {USED}",
-    "raw network": f"The raw network is as good on your validation data, and cheaper. {USED}",
+    "temperature scaling": "Temperature scaling is as good on your validation data, and cheaper.",
+    "raw network": "The raw network is as good on your validation data, and cheaper.",
 }
+RANKED = "The posterior ranks inputs (novelty, mutual_information)."
 FAR = 1.5  # times the noise that the linear model leaves
 TUNED = {
     "given": "set by you",
@@ -64,12 +64,18 @@ def candidates(told: Diagnostics, simpler: Mapping[str, str] = SIMPLER) -> list[
     if told.candidates is None or told.candidate is None:
         return []
     ranked = sorted(told.candidates.items(), key=lambda item: -item[1])
-    lines = [f"  validation NLL      {-score:.4f}  {name}" for name, score in ranked]
-    first, *others = lines
-    found = [f"{first} (makes the probabilities)", *(" " * 22 + line[22:] for line in others)]
-    if told.candidate in simpler:
-        found.append(broken(f"  advice              {simpler[told.candidate]}"))
-    return found
+    shares = told.shares or {told.candidate: 1.0}
+    rows = [f"{-score:.4f}  {shares.get(name, 0.0):4.0%}  {name}" for name, score in ranked]
+    used = sum(share > 0 for share in shares.values())
+    how = (
+        "The probabilities average these, with the shares shown." if used > 1 else "The first makes the probabilities."
+    )
+    lead = [f"  {'validation NLL':20}{rows[0]}", *(f"  {'':20}{row}" for row in rows[1:])]
+    return [*lead, broken(f"  {'':20}{how} {RANKED}"), *_advice(told.candidate, simpler)]
+
+
+def _advice(candidate: str, simpler: Mapping[str, str]) -> list[str]:
+    return [broken(f"  {'advice':20}{simpler[candidate]}")] if candidate in simpler else []
 
 
 def broken(line: str) -> str:

@@ -18,7 +18,7 @@ FITS = {"weights": "weights", "statistics": "statistics", "unknown": "lost"}
 def as_now(stored: Stored) -> Stored:
     """The same content as the present format names it."""
     if stored.value("format") > 2:
-        return stored
+        return _with_alternative(stored)
     plain, tensors = dict(stored.plain), dict(stored.tensors)
     told = stored.value("diagnostics")
     labels = plain.get("likelihood")
@@ -38,6 +38,14 @@ def as_now(stored: Stored) -> Stored:
     if "network_leaves" in told:
         tensors["network_residual_rms"] = tensors["deviations"].new_tensor(told["network_leaves"])
     return replace(stored, plain=plain, tensors=tensors)
+
+
+def _with_alternative(stored: Stored) -> Stored:
+    """The network's temperature, as early files of format 3 have it, as what predicts in place of the posterior."""
+    heat = stored.plain.get("network_temperature")
+    if heat is None:
+        return stored
+    return replace(stored, plain={**stored.plain, "alternative": {"kind": "network", "temperature": heat}})
 
 
 def _gaussian(

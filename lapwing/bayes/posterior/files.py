@@ -14,7 +14,6 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as serialise
 from torch import Tensor
 
-from lapwing.atomic import write as write_atomically
 from lapwing.bayes.diagnostics import Diagnostics
 from lapwing.bayes.evidence import EvidenceParts
 from lapwing.bayes.fits import Packed
@@ -23,14 +22,16 @@ from lapwing.bayes.linear_model import LinearisationPoint
 from lapwing.bayes.methods import outputs
 from lapwing.bayes.methods.interface import Evidence, FileContext, WeightPosterior
 from lapwing.bayes.methods.outputs import OutputUncertainty
-from lapwing.bayes.methods.packing import members, named, prefixed
+from lapwing.bayes.methods.packing import members, named, prefixed, with_kind
+from lapwing.bayes.posterior.alternatives import Alternative, Averaged, Itself, OtherGaussian, ScaledNetwork
 from lapwing.bayes.posterior.curves import Curve
 from lapwing.bayes.posterior.earlier_files import as_now
 from lapwing.bayes.posterior.posterior import DataLedger, FeatureMap, Posterior
 from lapwing.bayes.priors import DiagonalPrior
 from lapwing.linalg.estimators import Estimate
-from lapwing.linalg.journal import checksum
 from lapwing.linalg.operators import Dense, LinearOperator
+from lapwing.runtime.atomic import write as write_atomically
+from lapwing.runtime.journal import checksum
 
 FORMAT = 3  # 1 had no checksum, 2 no methods that know their own files
 MIXTURE = 4  # of several posteriors
@@ -124,12 +125,12 @@ def content(posterior: Posterior) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """What a file holds of a posterior: plain values, and tensors by name."""
     gaussian = posterior.gaussian
     plain, tensors = _always(posterior)
-    packed = gaussian.pack()
-    plain["gaussian"] = {"kind": "draws"}
-    if packed is not None:
-        plain["gaussian"] = {"kind": gaussian.kind, **packed[0]}
-        tensors |= prefixed("gaussian", packed[1])
+    plain["gaussian"], packed = with_kind(gaussian)
+    tensors |= prefixed("gaussian", packed)
     tensors["mean"] = _mean(posterior)
+    if posterior.alternative is not None:
+        plain["alternative"], packed = posterior.alternative.pack()
+        tensors |= prefixed("alternative", packed)
     if posterior.held_out_curve is not None:
         curve = posterior.held_out_curve
         plain["curve"] = {"best_precision": curve.best_precision, "best_noise": curve.best_noise}
@@ -158,8 +159,7 @@ def _always(posterior: Posterior) -> tuple[dict[str, Any], dict[str, Tensor]]:
     plain: dict[str, Any] = {
         "format": FORMAT, "lapwing": version("lapwing"), "outputs": posterior.map.outputs, "seed": posterior.seed,
         "link": posterior.link, "temperature": posterior.temperature,
-        "network_temperature": posterior.network_temperature, "groups": list(prior.names),
-        "diagnostics": posterior.diagnostics.plain(), "likelihood": likelihood,
+        "groups": list(prior.names), "diagnostics": posterior.diagnostics.plain(), "likelihood": likelihood,
         "ledger": {"rows": posterior.ledger.rows, "removed": list(posterior.ledger.removed)},
         "effective_dimension": _estimate(gaussian.effective_dimension), **_evidence(posterior),
     }  # fmt: skip
@@ -282,7 +282,7 @@ def _restored(
         map=FeatureMap(features_at, point, stored.value("outputs"), len(prior.scale)),
         ledger=DataLedger(ledger["rows"], tuple(ledger["removed"])), link=stored.value("link"),
         temperature=stored.value("temperature"), held_out_curve=_curve(stored),
-        network_temperature=stored.plain.get("network_temperature"),
+        alternative=_alternative(stored, context),
         network_residual_rms=stored.tensors.get("network_residual_rms"),
     )  # fmt: skip
 
@@ -306,6 +306,39 @@ def _gaussian(stored: Stored, context: FileContext) -> WeightPosterior:
             return _as_saved(method.unpack(told, Tensors(named(stored.tensors, "gaussian.")), context), stored, context)
     gamma = Estimate(**stored.value("effective_dimension"))
     return StoredDraws(context, _known_evidence(stored), gamma, context.diagnostics)
+
+
+def _alternative(stored: Stored, context: FileContext) -> Alternative | None:
+    """What predicts labels in place of the posterior."""
+    if "alternative" not in stored.plain:
+        return None
+    return _unpacked(Stored(stored.path, named(stored.tensors, "alternative."), stored.plain["alternative"]), context)
+
+
+def _unpacked(part: Stored, context: FileContext) -> Alternative:
+    match part.value("kind"):
+        case Itself.kind:
+            return Itself()
+        case ScaledNetwork.kind:
+            return ScaledNetwork(_positive(part, "temperature"))
+        case Averaged.kind:
+            told = list(enumerate(part.value("parts")))
+            inner = [Stored(part.path, named(part.tensors, f"{number}."), plain) for number, plain in told]
+            return Averaged(tuple(_unpacked(one, context) for one in inner), tuple(map(float, part.value("shares"))))
+        case OtherGaussian.kind:
+            prior = replace(context.prior, precision=part.tensor("precision"))
+            own = replace(context, prior=prior, deviations=part.tensor("deviations"), mean=part.tensor("mean"))
+            known = replace(part, plain={**part.plain, "effective_dimension": {"value": float("nan")}})
+            return OtherGaussian(_gaussian(known, own), part.value("link"), part.value("centre"))
+        case other:
+            raise ValueError(f"{part.path}: labels are predicted by {other!r}, which is not known here")
+
+
+def _positive(part: Stored, name: str) -> float:
+    found = float(part.value(name))
+    if not found > 0:
+        raise ValueError(f"{part.path}: {name} is {found}, expected a positive number")
+    return found
 
 
 class Tensors(dict[str, Tensor]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, final
 
@@ -15,6 +15,7 @@ from lapwing.bayes.likelihoods import Likelihood, Spread
 from lapwing.bayes.likelihoods.links import Link
 from lapwing.bayes.linear_model import Observed
 from lapwing.bayes.posterior import curves
+from lapwing.bayes.posterior.alternatives import Alternative, Itself, OtherGaussian, ScaledNetwork, averaged
 from lapwing.bayes.posterior.curves import Curve
 from lapwing.linalg.operators import LinearOperator, as_tensor
 
@@ -25,7 +26,9 @@ Temperature = float | Literal["tune"]
 OverRatio = Callable[[float], tuple[Tensor, Spread]]  # of the ratio of the present precision to another
 NETWORK, SCALED = "raw network", "temperature scaling"  # candidates for the probabilities of new observations
 OWN, HELD_OUT = "posterior", "posterior, precision by held-out data"
+LAPLACE = "Laplace around the network, precision by held-out data"
 TEMPERATURES = 0.2, 20.0  # between which one is looked for: few data would choose any
+SMALLEST_SHARE = 0.01  # of a candidate beside the best one, below which it is left out
 COST = 0.03  # nats
 ROUNDS = 4  # of tuning, where a Krylov space grows for the precision that was found
 MOST_RAISED = 40.0  # in log precision: no posterior is wider than its network then
@@ -53,6 +56,7 @@ class HeldOut:
     shape: tuple[int, ...]  # in which the likelihood takes outputs
     shares: Tensor  # (targets,), the part that each has in a mean
     tunes_noise: bool
+    size: float = 0.0  # targets, their weights counted
 
     def density(self, mean: Tensor, spread: Spread, temperature: float = 1.0) -> tuple[float, float]:
         """The mean log density of the targets, at the best multiple of noise and prior precision; and that."""
@@ -114,7 +118,10 @@ def tuned(posterior: Posterior, validation: Any, link: Link, temperature: Temper
     )  # fmt: skip
     if outputs is None or not of.is_discrete or temperature != 1.0:
         return found
-    return _chosen(posterior, found, known, outputs, rival)
+    candidates = _on_curve(posterior, found)
+    candidates |= _of_network(known, outputs, rival)
+    candidates |= _around_network(posterior, known, features, held, outputs)
+    return _chosen(posterior, found, candidates, known)
 
 
 def tuned_until_known(posterior: Posterior, validation: Any) -> Posterior:
@@ -126,35 +133,88 @@ def tuned_until_known(posterior: Posterior, validation: Any) -> Posterior:
     return posterior
 
 
-def _chosen(
-    before: Posterior, found: Posterior, known: HeldOut, outputs: Tensor, rival: TemperatureScaling | None
-) -> Posterior:
-    """The candidate with the largest held-out density: the posterior, the network alone, or that over a temperature.
+@final
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """Something that could predict new labels, and the mean log density of the held-out ones under it."""
 
-    Where a simpler one wins, the posterior that ranks inputs is the one whose precision the bound chose.
+    score: float
+    tuned: int  # numbers that were chosen on the same held-out data
+    alternative: Alternative
+
+
+def shares_of(scores: Mapping[str, float], tuned: Mapping[str, int], size: float) -> dict[str, float]:
+    """What each candidate has of an average over them, the best first: e^(−AIC/2) of the held-out data (Akaike 1978).
+
+    The log density of all held-out targets, less one nat for every number that was chosen on them, is what new data of
+    the same size can be expected to have. Shares below a hundredth of the largest are left out.
     """
-    curve = found.held_out_curve
-    assert curve is not None
-    assert curve.held_out is not None
-    certain = Spread(torch.zeros_like(outputs), None)
-    plain = replace(known, link="probit" if "probit" in known.likelihood.links else known.link)
-    scores = {NETWORK: plain.density(outputs, certain)[0]}
-    temperatures = {NETWORK: 1.0}
-    if rival is not None:
-        scores[SCALED], temperatures[SCALED] = rival.held_out, rival.temperature
-    own = before.gaussian.moves
-    if own:
-        scores[OWN] = curve.at_own
-    scores[HELD_OUT] = float(curve.held_out.max())
+    names = sorted(scores, key=lambda name: -scores[name])
+    totals = np.array([size * scores[name] - tuned[name] for name in names])
+    shares = np.exp(totals - totals.max())
+    shares[shares < SMALLEST_SHARE] = 0
+    return dict(zip(names, (shares / shares.sum()).tolist(), strict=True))
+
+
+def _chosen(before: Posterior, found: Posterior, candidates: dict[str, Candidate], known: HeldOut) -> Posterior:
+    """The posterior, with what predicts new labels: an average over the candidates, or for counts the best of them.
+
+    Where the best is not the posterior at the precision by held-out data, the one that ranks inputs is at its own.
+    """
+    scores = {name: candidate.score for name, candidate in candidates.items()}
+    tuned = {name: candidate.tuned for name, candidate in candidates.items()}
     winner = max(scores, key=lambda name: scores[name])
-    kept = before if own and winner in (OWN, *temperatures) else found
-    told = replace(found.diagnostics, candidate=winner, candidates=scores)
+    shares = {winner: 1.0}
+    if known.likelihood.has_classes:
+        shares = shares_of(scores, tuned, known.size)
+    kept, ranks = (before, OWN) if OWN in candidates and winner != HELD_OUT else (found, HELD_OUT)
+    alternatives = {name: candidate.alternative for name, candidate in candidates.items()}
+    predicting = averaged({**alternatives, ranks: Itself()}, shares)
+    told = replace(found.diagnostics, candidate=winner, candidates=scores, shares=shares)
     if kept is before:  # the curve's own best, and whether that lies at its edge, is not what is used
         told = replace(told, tuned_by=before.diagnostics.tuned_by, edge_of_range=None)
     return replace(
-        kept, diagnostics=told, network_temperature=temperatures.get(winner), link=found.link,
-        held_out_curve=found.held_out_curve, network_residual_rms=None,
+        kept, diagnostics=told, alternative=predicting, link=found.link, held_out_curve=found.held_out_curve,
+        network_residual_rms=None,
     )  # fmt: skip
+
+
+def _on_curve(before: Posterior, found: Posterior) -> dict[str, Candidate]:
+    """The posterior at the precision of the curve that is best, and at its own where a bound chose that."""
+    curve, centre = found.held_out_curve, found.map.centre
+    assert curve is not None
+    assert curve.held_out is not None
+    best = Candidate(float(curve.held_out.max()), 1, OtherGaussian(found.gaussian, found.link, centre))
+    if not before.gaussian.moves:
+        return {HELD_OUT: best}
+    return {OWN: Candidate(curve.at_own, 0, OtherGaussian(before.gaussian, found.link, centre)), HELD_OUT: best}
+
+
+def _of_network(known: HeldOut, outputs: Tensor, rival: TemperatureScaling | None) -> dict[str, Candidate]:
+    """The raw network, and for classes its logits over a temperature."""
+    certain = Spread(torch.zeros_like(outputs), None)
+    plain = replace(known, link="probit" if "probit" in known.likelihood.links else known.link)
+    raw = {NETWORK: Candidate(plain.density(outputs, certain)[0], 0, ScaledNetwork(1.0))}
+    if rival is None:
+        return raw
+    return {**raw, SCALED: Candidate(rival.held_out, 1, ScaledNetwork(rival.temperature))}
+
+
+def _around_network(
+    posterior: Posterior, known: HeldOut, features: LinearOperator, held: Observed, outputs: Tensor
+) -> dict[str, Candidate]:
+    """Laplace's approximation around the network at its best precision, where the posterior is not that itself."""
+    if posterior.model is None or not posterior.gaussian.moves:
+        return {}
+    fit = posterior.gaussian.fit.around_network()
+    if fit is None:
+        return {}
+    link = known.likelihood.links[0]
+    laplace = posterior.with_gaussian(posterior.gaussian.with_fit(fit))
+    curve, _ = _curve(laplace, replace(known, link=link), features, held, outputs, 1.0)
+    assert curve.held_out is not None
+    gaussian = laplace.at_multiple(curve.best_precision, 1.0).gaussian
+    return {LAPLACE: Candidate(float(curve.held_out.max()), 1, OtherGaussian(gaussian, link, "network"))}
 
 
 def no_wider_than_training_allows(posterior: Posterior) -> Posterior:
@@ -230,7 +290,9 @@ def _held_out(
     if targets.numel() != expected.numel():
         raise ValueError(f"validation has {features.shape[0]} outputs and {targets.numel()} targets")
     labels = of.checked(targets.reshape(expected), shape.numel())
-    return HeldOut(of, link, labels, tuple(shape), _shares(held.weights, labels.numel()), posterior.given.tunes_noise)
+    count = labels.numel()
+    size = count if held.weights is None else float(held.weights.sum()) * count / held.weights.numel()
+    return HeldOut(of, link, labels, tuple(shape), _shares(held.weights, count), posterior.given.tunes_noise, size)
 
 
 def _curve(

@@ -20,6 +20,7 @@ from lapwing.bayes.methods.interface import WeightPosterior
 from lapwing.bayes.methods.outputs import Joint, OutputUncertainty, needed_bytes
 from lapwing.bayes.noise import SAMPLE, Noise
 from lapwing.bayes.posterior import curves, held_out, leave_one_out, verification
+from lapwing.bayes.posterior.alternatives import Alternative, New
 from lapwing.bayes.posterior.description import described
 from lapwing.bayes.posterior.leave_one_out import LeaveOneOut, Mean
 from lapwing.bayes.posterior.places import places
@@ -28,10 +29,10 @@ from lapwing.bayes.predictive import Observation, Prediction
 from lapwing.bayes.predictive.network_draws import network_draws
 from lapwing.bayes.predictive.sharing import predicted
 from lapwing.bayes.priors import DiagonalPrior
-from lapwing.linalg.devices import map_tensors
 from lapwing.linalg.estimators import Estimate
-from lapwing.linalg.memory import check_memory
 from lapwing.linalg.operators import LinearOperator
+from lapwing.runtime.devices import map_tensors
+from lapwing.runtime.memory import check_memory
 
 Centre = Literal["network", "linear"]
 
@@ -99,7 +100,7 @@ class Posterior:
     ledger: DataLedger = field(repr=False)
     link: Link
     temperature: float = 1.0  # of class labels: logits are divided by it
-    network_temperature: float | None = None  # where held-out data chose the network's own probabilities, over this
+    alternative: Alternative | None = field(repr=False, default=None)  # what predicts labels in its place
     model: LinearModel | None = field(repr=False, default=None)  # with the training data; None in a file
     network_residual_rms: Tensor | None = field(repr=False, default=None)  # (noise groups,), where noise was tuned
     held_out_curve: curves.Curve | None = field(repr=False, default=None)
@@ -205,9 +206,9 @@ class Posterior:
         self._check_fits(features, centre)
         around = self._around(mean or self.map.centre)
         found = self._prediction(features, centre, around, link or self.link, bounds, batch_size)
-        if self.network_temperature is None or mean is not None or link is not None:
+        if self.alternative is None or mean is not None or link is not None:
             return found
-        return replace(found, simpler=self.network_observation(inputs, self.network_temperature))
+        return replace(found, simpler=self.alternative.observation(self, New(inputs, features, found)))
 
     def network_observation(self, inputs: Any, temperature: float = 1.0) -> Observation:
         """The network's own outputs over a temperature, as if they were certain."""
@@ -229,7 +230,7 @@ class Posterior:
         return self.likelihood.at_least(self.network_residual_rms)
 
     def _check_fits(self, features: LinearOperator, centre: Tensor) -> None:
-        if not features.rows_are_costly:
+        if not features.too_many_outputs:
             return
         what = f"a prediction of {len(centre):,} data with {centre[:1].numel():,} outputs each"
         needed = needed_bytes(features, tuple(centre.shape), self.gaussian.deviations.shape[1])
@@ -320,11 +321,15 @@ class Posterior:
         told = gaussian.diagnostics
         diagnostics = replace(
             self.diagnostics, tuned_by=tuned_by, converged=told.converged, error_bound=told.error_bound,
-            data_passes=told.data_passes, candidate=None, candidates=None,
+            data_passes=told.data_passes, candidate=None, candidates=None, shares=None,
         )  # fmt: skip
         if gaussian.evidence_is_bound:  # found by a search of its own, which may have gone another way
             diagnostics = replace(diagnostics, **gaussian.facts())
-        return replace(self, gaussian=gaussian, diagnostics=diagnostics, held_out_curve=None, network_temperature=None)
+        return replace(self.with_gaussian(gaussian), diagnostics=diagnostics)
+
+    def with_gaussian(self, gaussian: WeightPosterior) -> Posterior:
+        """The same model with another Gaussian over its weights, which makes all of its predictions."""
+        return replace(self, gaussian=gaussian, held_out_curve=None, alternative=None)
 
     def at_multiple(self, precision: float, noise: float, tuned_by: str = "given") -> Posterior:
         """The posterior at multiples of the present precisions."""
@@ -336,7 +341,8 @@ class Posterior:
 
         `data` is a pair of inputs and targets, batches of such or a `LinearModel`. Under Gaussian noise the result is
         that of all data together, draw by draw; under other likelihoods the mode is found from the one before.
-        The prior's scale stays as it is and so do the precisions, unless `retune` finds those by evidence again.
+        The prior's scale stays as it is and so do the precisions, unless `retune` finds those by evidence again. What
+        held-out data chose to predict labels is not kept: `tune` compares again.
         Exact() needs no training data for this (labels: their loss), Krylov(), CG() and SGD() do; structures refuse.
 
         >>> from lapwing import Gaussian, Isotropic, LinearModel, infer
@@ -378,8 +384,13 @@ class Posterior:
 
         `validation` is a pair of inputs and targets, with their noise_std where that was given per datum, or for a
         network whatever `fit` takes. The whole curve comes from one product with the validation features where the
-        method allows, without the training data; it stays in `curve`. For class labels temperature scaling on the same
-        data is reported in `diagnostics`; it is mixed in only by temperature="tune", where it tends to take over.
+        method allows, without the training data; it stays in `curve`.
+
+        For a network's labels the posterior is compared with simpler candidates on the same data: the raw network,
+        temperature scaling, and Laplace's approximation around the network (which needs the training data). The
+        probabilities of new labels average over all of them, by how well each does; for counts they are the best one's.
+        Printing the posterior shows the candidates. temperature="tune" looks for a temperature of the posterior itself,
+        and compares nothing.
         """
         return held_out.tuned(self, validation, link or self.link, temperature)
 
@@ -433,8 +444,11 @@ class Posterior:
 
     def to(self, device: torch.device | str) -> Posterior:
         """The same posterior with what it stores on another device. Predictions follow the inputs in any case."""
-        gaussian = map_tensors(self.gaussian, lambda tensor: tensor.to(device))
-        return replace(self, gaussian=gaussian)
+
+        def moved(value: Any) -> Any:
+            return map_tensors(value, lambda tensor: tensor.to(device))
+
+        return replace(self, gaussian=moved(self.gaussian), alternative=moved(self.alternative))
 
     def save(self, path: Path | str) -> Path:
         """Write this posterior into a file that `lapwing.load(path, model)` reads; the training data stay out of it."""

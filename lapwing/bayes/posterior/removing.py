@@ -98,7 +98,7 @@ def _subtracted(gaussian: ExactPosterior, leaving: LinearModel, places: Tensor) 
     m = leaving.outputs
     noise = Noise(gaussian.seed, DATA)
     normals = torch.cat([noise.rows(i * m, (i + 1) * m, gaussian.draws) for i in places.tolist()])
-    going = leaving.surrogate()
+    going = leaving.gaussian_surrogate()
     rows = in_units(going.features, gaussian.prior.scale).dense().double()  # rounded as they were in the fit
     spectra = [old.basis.spectrum() for old in gaussian.statistics]
     if gaussian.eps > DOUBLE and not all(spectrum.complete for spectrum in spectra):

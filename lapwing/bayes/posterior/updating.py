@@ -45,10 +45,11 @@ def finished(posterior: Posterior, gaussian: WeightPosterior, *, retune: bool) -
         told, tuned_by=tuned_by, updates=told.updates + 1, observations=posterior.ledger.observations(outputs),
         removed=outputs * len(posterior.ledger.removed), converged=gaussian.diagnostics.converged,
         error_bound=gaussian.diagnostics.error_bound, data_passes=gaussian.diagnostics.data_passes,
+        candidate=None, candidates=None, shares=None,
     )  # fmt: skip
     gaussian.mean  # noqa: B018, looked for now, so that diagnostics can tell how
     diagnostics = replace(diagnostics, **gaussian.facts())
-    result = replace(posterior, gaussian=gaussian, given=given, diagnostics=diagnostics, held_out_curve=None)
+    result = replace(posterior.with_gaussian(gaussian), given=given, diagnostics=diagnostics)
     if result.model is None:
         return result
     if result.network_residual_rms is not None:

@@ -77,15 +77,15 @@ def residuals(posterior: Posterior) -> Tensor:  # (1 + draws,)
 
 
 def _noise_root(posterior: Posterior) -> Tensor:  # (rows,)
-    return posterior.gaussian.noise_precision[posterior.gaussian.fit.surrogate.noise_of].sqrt()
+    return posterior.gaussian.noise_precision[posterior.gaussian.fit.gaussian_surrogate.noise_of].sqrt()
 
 
 def _whitened_rows(posterior: Posterior) -> LinearOperator:
     """The rows of the data in units of prior and noise."""
-    scaled = in_units(posterior.gaussian.fit.surrogate.features, posterior.prior.std)
+    scaled = in_units(posterior.gaussian.fit.gaussian_surrogate.features, posterior.prior.std)
     root = _noise_root(posterior)
     return scaled if bool((root == 1).all()) else Product(Diagonal(root.to(scaled.like)), scaled)
 
 
 def _targets(posterior: Posterior) -> Tensor:  # (rows,)
-    return _noise_root(posterior) * posterior.gaussian.fit.surrogate.targets
+    return _noise_root(posterior) * posterior.gaussian.fit.gaussian_surrogate.targets

@@ -1,9 +1,8 @@
-"""Mixtures of predictive distributions that count alike."""
+"""Mixtures of predictive distributions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import log
 from typing import Any, ClassVar, final
 
 import torch
@@ -15,34 +14,36 @@ from lapwing.bayes.likelihoods.heteroscedastic import NormalMixture
 HALVINGS = 60  # of the interval in which a quantile lies
 
 
-def mixture_of(parts: Sequence[Distribution]) -> Distribution:
+def mixture_of(parts: Sequence[Distribution], shares: Sequence[float] | None = None) -> Distribution:
     """The mixture of distributions of one kind: labels are labels again, of normal ones it has quantiles and entropy.
 
-    >>> round(float(mixture_of([Bernoulli(torch.tensor(0.2)), Bernoulli(torch.tensor(0.4))]).probs), 6)
-    0.3
+    >>> round(float(mixture_of([Bernoulli(torch.tensor(0.2)), Bernoulli(torch.tensor(0.4))], [0.75, 0.25]).probs), 6)
+    0.25
     """
+    weights = torch.tensor(shares or [1 / len(parts)] * len(parts), dtype=torch.float64)
     match parts[0]:
         case Categorical():
-            return Categorical(logits=_mean_of_logs([part.logits for part in parts]), validate_args=False)  # type: ignore[attr-defined]
+            return Categorical(logits=_log_average([part.logits for part in parts], weights), validate_args=False)  # type: ignore[attr-defined]
         case Bernoulli():
-            yes = _mean_of_logs([torch.nn.functional.logsigmoid(part.logits) for part in parts])  # type: ignore[attr-defined]
-            no = _mean_of_logs([torch.nn.functional.logsigmoid(-part.logits) for part in parts])  # type: ignore[attr-defined]
+            yes = _log_average([torch.nn.functional.logsigmoid(part.logits) for part in parts], weights)  # type: ignore[attr-defined]
+            no = _log_average([torch.nn.functional.logsigmoid(-part.logits) for part in parts], weights)  # type: ignore[attr-defined]
             return Bernoulli(logits=yes - no, validate_args=False)
         case Normal():
             means, stds = (torch.stack([getattr(part, name) for part in parts], -1) for name in ("loc", "scale"))
-            return NormalMixture(means, stds, torch.full_like(means[..., :], 1 / len(parts)))
+            return NormalMixture(means, stds, weights.to(means).expand_as(means))
         case NormalMixture():
-            return _joined(parts)
+            return _joined(parts, weights)
         case _:
-            return Several(parts)
+            return Several(parts, weights)
 
 
-def _joined(parts: Sequence[Any]) -> NormalMixture:
+def _joined(parts: Sequence[Any], shares: Tensor) -> NormalMixture:
     """One mixture of all components of several."""
     means = torch.cat([part.component_distribution.loc for part in parts], -1)
     stds = torch.cat([part.component_distribution.scale for part in parts], -1)
-    weights = torch.cat([part.mixture_distribution.probs for part in parts], -1) / len(parts)
-    return NormalMixture(means, stds, weights)
+    own = [part.mixture_distribution.probs for part in parts]
+    weights = [share * probabilities for share, probabilities in zip(shares.tolist(), own, strict=True)]
+    return NormalMixture(means, stds, torch.cat(weights, -1))
 
 
 @final
@@ -51,8 +52,8 @@ class Several(Distribution):
 
     arg_constraints: ClassVar[dict[str, Any]] = {}
 
-    def __init__(self, parts: Sequence[Distribution]) -> None:
-        self.parts = tuple(parts)
+    def __init__(self, parts: Sequence[Distribution], shares: Tensor) -> None:
+        self.parts, self.shares = tuple(parts), shares
         super().__init__(parts[0].batch_shape, validate_args=False)
 
     @property
@@ -62,22 +63,25 @@ class Several(Distribution):
 
     @property
     def mean(self) -> Tensor:
-        """The mean of their means."""
-        return torch.stack([part.mean for part in self.parts]).mean(0)
+        """The average of their means."""
+        return self._average([part.mean for part in self.parts])
 
     @property
     def variance(self) -> Tensor:
         """Within them, on average, and between them."""
-        within = torch.stack([part.variance for part in self.parts]).mean(0)
-        return within + torch.stack([part.mean for part in self.parts]).var(0, correction=0)
+        within = self._average([part.variance for part in self.parts])
+        return within + self._average([(part.mean - self.mean).square() for part in self.parts])
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """The log of the mean density."""
-        return _mean_of_logs([part.log_prob(value) for part in self.parts])
+        """The log of the average density."""
+        return _log_average([part.log_prob(value) for part in self.parts], self.shares)
 
     def cdf(self, value: Tensor) -> Tensor:
-        """The mean of their cumulative probabilities."""
-        return torch.stack([part.cdf(value) for part in self.parts]).mean(0)
+        """The average of their cumulative probabilities."""
+        return self._average([part.cdf(value) for part in self.parts])
+
+    def _average(self, values: Sequence[Tensor]) -> Tensor:
+        return torch.tensordot(self.shares.to(values[0]), torch.stack(list(values)), 1)
 
     def icdf(self, value: Tensor) -> Tensor:
         """By bisection between the least and the largest of their quantiles; of counts the first that reaches it."""
@@ -96,6 +100,7 @@ class Several(Distribution):
         return high if counts else (low + high) / 2
 
 
-def _mean_of_logs(values: Sequence[Tensor]) -> Tensor:
-    """log of the mean of exponentials."""
-    return torch.stack(list(values)).logsumexp(0) - log(len(values))
+def _log_average(values: Sequence[Tensor], shares: Tensor) -> Tensor:
+    """log of the average of exponentials."""
+    stacked = torch.stack(list(values))
+    return (stacked + shares.log().to(stacked).reshape(-1, *[1] * (stacked.ndim - 1))).logsumexp(0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol, final
@@ -62,6 +62,14 @@ class ObservationModel(Protocol):
     def between_information(self) -> Tensor:
         """What a new observation would say of which member is right, in nats."""
 
+    @property
+    def members(self) -> tuple[Observation, ...]:
+        """What it is a mixture of, one or several."""
+
+    @property
+    def member_shares(self) -> tuple[float, ...]:
+        """The share of each member."""
+
     def sampled(self, outputs: Tensor, uniform: Tensor) -> Tensor:
         """An observation for each uniform number, of drawn outputs (draws, *outputs)."""
 
@@ -118,6 +126,16 @@ class Observation:
         return self.likelihood.mutual_information(*self.cooled)
 
     @property
+    def members(self) -> tuple[Observation, ...]:
+        """This one."""
+        return (self,)
+
+    @property
+    def member_shares(self) -> tuple[float, ...]:
+        """All of it."""
+        return (1.0,)
+
+    @property
     def between_variance(self) -> Tensor:
         """None: there is one member."""
         return torch.zeros_like(self.outputs)
@@ -152,12 +170,31 @@ class Observation:
 @final
 @dataclass(frozen=True, eq=False)
 class MixedObservation:
-    """Observations of several members that count alike: densities and probabilities are means over them.
+    """Observations of several members, each with its share: densities and probabilities are averages over them.
 
     `outputs` and `spread` are the moments of the mixture: what members share, and what lies between them.
     """
 
     parts: tuple[Observation, ...]
+    shares: tuple[float, ...]  # which sum to one
+
+    @staticmethod
+    def of(members: Sequence[ObservationModel], shares: Sequence[float] | None = None) -> MixedObservation:
+        """The mixture of members, by default one in which all count alike; those of mixtures become members."""
+        given = shares or [1 / len(members)] * len(members)
+        every = [one for member in members for one in member.members]
+        counted = [share * own for member, share in zip(members, given, strict=True) for own in member.member_shares]
+        return MixedObservation(tuple(every), tuple(counted))
+
+    @property
+    def members(self) -> tuple[Observation, ...]:
+        """Each of which is Gaussian outputs."""
+        return self.parts
+
+    @property
+    def member_shares(self) -> tuple[float, ...]:
+        """Which sum to one."""
+        return self.shares
 
     @property
     def likelihood(self) -> Likelihood:
@@ -172,61 +209,62 @@ class MixedObservation:
     @cached_property
     def outputs(self) -> Tensor:
         """Their mean."""
-        return self._stacked.mean(0)
+        return self._average([part.outputs for part in self.parts])
 
     @cached_property
     def spread(self) -> Spread:
         """Within members, on average, and between them."""
-        spreads, away = [part.spread for part in self.parts], self._stacked - self.outputs
-        covariance = _mean([spread.covariance for spread in spreads])
+        spreads, away = [part.spread for part in self.parts], self._away
+        covariance = self._average_where_known([spread.covariance for spread in spreads])
         if covariance is not None:
-            covariance = covariance + torch.einsum("s...i,s...j->...ij", away, away) / len(away)
-        centred = _mean([spread.centred_variance for spread in spreads])
+            covariance = covariance + self._average([one[..., :, None] * one[..., None, :] for one in away])
+        centred = self._average_where_known([spread.centred_variance for spread in spreads])
         if centred is not None:
-            centred = centred + (away - away.mean(-1, keepdim=True)).square().sum(-1).mean(0)
+            apart = [(one - one.mean(-1, keepdim=True)).square().sum(-1) for one in away]
+            centred = centred + self._average(apart)
         return Spread(
-            torch.stack([spread.variance for spread in spreads]).mean(0) + self.between_variance, covariance,
-            seed=spreads[0].seed, centred=centred, centred_prior=_mean([spread.centred_prior for spread in spreads]),
+            self._average([spread.variance for spread in spreads]) + self.between_variance, covariance,
+            seed=spreads[0].seed, centred=centred,
+            centred_prior=self._average_where_known([spread.centred_prior for spread in spreads]),
         )  # fmt: skip
 
     @property
     def distribution(self) -> Distribution:
         """That of a new observation: the mixture itself."""
-        return mixture_of([part.distribution for part in self.parts])
+        return mixture_of([part.distribution for part in self.parts], self.shares)
 
     @property
     def probabilities(self) -> Tensor:
-        """Of every class, which come last: means over the members."""
-        return torch.stack([part.probabilities for part in self.parts]).mean(0)
+        """Of every class, which come last: averages over the members."""
+        return self._average([part.probabilities for part in self.parts])
 
     @property
     def noise_variance(self) -> Tensor | str:
-        """The mean over the members, or why it is not known."""
+        """The average over the members, or why it is not known."""
         total: Tensor | float = 0.0
-        for part in self.parts:
+        for part, share in zip(self.parts, self.shares, strict=True):
             found = part.noise_variance
             if isinstance(found, str):
                 return found
-            total = total + found / len(self.parts)
+            total = total + share * found
         return torch.as_tensor(total)
 
     @property
     def mutual_information(self) -> Tensor:
         """What a new observation would say about the outputs: within members, on average, and between them."""
-        within = torch.stack([part.mutual_information for part in self.parts]).mean(0)
-        return within + self.between_information
+        return self._average([part.mutual_information for part in self.parts]) + self.between_information
 
     @property
     def between_variance(self) -> Tensor:
         """The variance of the members' means."""
-        return self._stacked.var(0, correction=0)
+        return self._average([one.square() for one in self._away])
 
     @property
     def between_information(self) -> Tensor:
-        """The entropy of a new observation less the mean of its entropies under each member."""
+        """The entropy of a new observation less the average of its entropies under each member."""
         each = [part.distribution for part in self.parts]
-        alone = torch.stack([one.entropy() for one in each]).mean(0)
-        return (mixture_of(each).entropy() - alone).clamp_min(0).to(self.parts[0].outputs)
+        alone = self._average([one.entropy() for one in each])
+        return (mixture_of(each, self.shares).entropy() - alone).clamp_min(0).to(self.parts[0].outputs)
 
     def sampled(self, outputs: Tensor, uniform: Tensor) -> Tensor:
         """An observation for each uniform number; the drawn outputs are those of one member after the other."""
@@ -235,26 +273,31 @@ class MixedObservation:
 
     def with_noise(self, noise_std: Any, shape: torch.Size) -> MixedObservation:
         """The same with this noise in every member."""
-        return MixedObservation(tuple(part.with_noise(noise_std, shape) for part in self.parts))
+        return replace(self, parts=tuple(part.with_noise(noise_std, shape) for part in self.parts))
 
     def blurred(self, temperature: float) -> MixedObservation:
         """The same with logits divided by a temperature, or for numbers with variances times it, those between too."""
         parts = tuple(part.blurred(temperature) for part in self.parts)
         if self.likelihood.has_classes:
-            return MixedObservation(parts)
+            return replace(self, parts=parts)
         root, mean = temperature**0.5, self.outputs
-        return MixedObservation(tuple(replace(part, outputs=mean + root * (part.outputs - mean)) for part in parts))
+        moved = tuple(replace(part, outputs=mean + root * (part.outputs - mean)) for part in parts)
+        return replace(self, parts=moved)
 
     def map_tensors(self, of_outputs: Change, of_draws: Change) -> MixedObservation:
         """The same with every tensor changed: those whose first axis is the data, and draws, whose second one is."""
-        return MixedObservation(tuple(part.map_tensors(of_outputs, of_draws) for part in self.parts))
+        return replace(self, parts=tuple(part.map_tensors(of_outputs, of_draws) for part in self.parts))
 
     @property
-    def _stacked(self) -> Tensor:  # (members, n, …)
-        return torch.stack([part.outputs for part in self.parts])
+    def _away(self) -> list[Tensor]:
+        return [part.outputs - self.outputs for part in self.parts]
 
+    def _average(self, values: Sequence[Tensor]) -> Tensor:
+        total = self.shares[0] * values[0]
+        for share, value in zip(self.shares[1:], values[1:], strict=True):
+            total = total + share * value
+        return total
 
-def _mean(values: list[Tensor | None]) -> Tensor | None:
-    """The mean over members, where it is known of all."""
-    known = [value for value in values if value is not None]
-    return torch.stack(known).mean(0) if len(known) == len(values) else None
+    def _average_where_known(self, values: Sequence[Tensor | None]) -> Tensor | None:
+        known = [value for value in values if value is not None]
+        return self._average(known) if len(known) == len(values) else None

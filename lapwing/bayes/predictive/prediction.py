@@ -28,8 +28,8 @@ class Prediction:
     labels outputs are logits, and `probs` what follows from them; for counts they are logarithms of rates. What a new
     observation itself will be is in `expectation`, `interval`, `log_prob` and `distribution`.
 
-    Where a posterior was compared with simpler candidates on held-out data and one of them won, `probs`, `entropy`,
-    `log_prob` and what else speaks of a new observation are the winner's. Scores that rank inputs (`novelty`,
+    Where a posterior was compared with simpler candidates on held-out data, `probs`, `entropy`, `log_prob` and what
+    else speaks of a new observation average over them, by how well each does there. Scores that rank inputs (`novelty`,
     `mutual_information`, `score_variance`), `mean`, `epistemic_variance` and draws are the posterior's always.
     """
 
@@ -41,9 +41,7 @@ class Prediction:
     standard_error: Tensor | None = None  # Monte-Carlo error of the variance; None where it is closed form
     bounds: tuple[Tensor, Tensor] | None = None  # on the epistemic variance, where asked for
     seed: int = 0
-    simpler: ObservationModel | None = (
-        None  # where held-out data chose the network's own probabilities over the posterior's
-    )
+    simpler: ObservationModel | None = None  # what predicts labels in place of the posterior, by held-out data
 
     def __repr__(self) -> str:
         """Sizes and where to look, not thousands of numbers."""
@@ -365,7 +363,7 @@ def mixed(parts: Sequence[Prediction]) -> Prediction:
         mean=means.mean(0),
         epistemic_variance=torch.stack([part.epistemic_variance for part in parts]).mean(0) + between,
         prior_variance=_prior(parts),
-        observation=MixedObservation(tuple(_single(part.observation) for part in parts)),
+        observation=MixedObservation.of([part.observation for part in parts]),
         draws=_all_or_none([part.draws for part in parts], torch.cat),
         standard_error=_all_or_none(
             [part.standard_error for part in parts], lambda errors: torch.stack(errors).norm(dim=0) / len(errors)
@@ -380,12 +378,7 @@ def _simpler(parts: Sequence[Prediction]) -> MixedObservation | None:
     """What predicts new observations where some member is simpler than its posterior."""
     if all(part.simpler is None for part in parts):
         return None
-    return MixedObservation(tuple(_single(part.simpler or part.observation) for part in parts))
-
-
-def _single(observation: ObservationModel) -> Observation:
-    assert isinstance(observation, Observation)  # mixtures are of members, not of mixtures
-    return observation
+    return MixedObservation.of([part.simpler or part.observation for part in parts])
 
 
 def _all_or_none(values: Sequence[Any], join: Callable[[list[Any]], Any]) -> Any:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lapwing.bayes.predictive.prediction import Prediction
 from lapwing.linalg.operators import LinearOperator
-from lapwing.linalg.ranks import together
+from lapwing.runtime.ranks import together
 
 
 def predicted(features: LinearOperator, inputs: Any, outputs: int, predict: Callable[[Any], Prediction]) -> Prediction:

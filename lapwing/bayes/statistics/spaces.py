@@ -12,7 +12,7 @@ from torch import Tensor
 from lapwing.bayes.statistics.statistics import Ritz, Statistics
 from lapwing.linalg import krylov
 from lapwing.linalg.operators import LinearOperator
-from lapwing.linalg.progress import Report
+from lapwing.runtime.progress import Report
 
 
 @final

@@ -12,9 +12,9 @@ from torch import Tensor
 from lapwing.bayes.priors import DiagonalPrior
 from lapwing.bayes.statistics.statistics import Statistics, compressed, project
 from lapwing.linalg.estimators import Estimate
-from lapwing.linalg.memory import available_bytes
 from lapwing.linalg.operators import BLOCK_ELEMENTS, Dense, LinearOperator, row_blocks
 from lapwing.linalg.spectral import Spectrum, decompose_whitened
+from lapwing.runtime.memory import available_bytes
 
 AT_ONCE = 64  # directions, or rows, of a projection
 

@@ -17,9 +17,9 @@ from lapwing.bayes.predictive import Prediction
 from lapwing.families.mcmc.diagnostics import ess, r_hat
 from lapwing.families.mcmc.samplers import HMC, SGLD, Chain, Sampler, Target
 from lapwing.families.networks import Networks, evaluated, values
-from lapwing.linalg.progress import Report, reporter
 from lapwing.network.parameters import Layout, check_model
 from lapwing.network.shuffling import Source
+from lapwing.runtime.progress import Report, reporter
 from lapwing.training import Weights, log_prob
 
 Start = Literal["prior", "network"]

@@ -20,9 +20,9 @@ from lapwing.families.variational.methods import BayesByBackprop, Method, Natura
 from lapwing.families.variational.posterior import Variational
 from lapwing.families.variational.scores import held_out
 from lapwing.families.variational.temperature import Balanced, Heat, Temperature, count_units, resolve
-from lapwing.linalg.progress import Report, reporter
 from lapwing.network.parameters import Select
 from lapwing.network.shuffling import Source
+from lapwing.runtime.progress import Report, reporter
 from lapwing.training import Diverged, Learner, Schedule, Trained, Weights, log_prob, loop
 
 BALANCED, BACKPROP = Balanced(), BayesByBackprop()
@@ -35,7 +35,7 @@ def fit(
     model: nn.Module, data: Any, likelihood: Likelihood, *, epochs: int, temperature: Temperature = BALANCED,
     prior_variance: float = 0.2, method: Method = BACKPROP, select: Select = None, batch_size: int = 128,
     samples: int = 1, initial_std: float | None = None, start: Variational | None = None, validation: Any = None,
-    total: int | None = None, schedule: Schedule | None = None, draws: int = 50, seed: int = 0,
+    dataset_size: int | None = None, schedule: Schedule | None = None, draws: int = 50, seed: int = 0,
     checkpoint: str | Path | None = None, progress: bool | Report | None = None,
 ) -> Variational:  # fmt: skip
     """Independent Gaussians over a network's weights, by maximising Σ E log p(y | f) − η KL(q | prior).
@@ -45,7 +45,7 @@ def fit(
     N(0, prior_variance). `select` says by name which weights are random; otherwise all but those of normalisation
     layers. The noise of a `Gaussian` is learnt where it is not given. `temperature` is η, or a rule for it: `Balanced`
     without a τ fits every τ of a grid and keeps the one with the best log density on `validation`. `samples` are draws
-    per step. `total` is the number of data where `data` are only a part of them. The model is left alone.
+    per step. `dataset_size` is the number of data where `data` are only a part of them. The model is left alone.
 
     >>> from lapwing import Gaussian
     >>> x = torch.linspace(-1, 1, 40)[:, None]
@@ -64,10 +64,22 @@ def fit(
     source = Source.of(data)
     example, _ = next(source.in_order(min(SEEN, source.size)))
     network = MeanField.of(model, example, select=select, prior_variance=prior_variance)
-    if total is not None and total < source.size:
-        raise ValueError(f"total is {total}, less than the {source.size} data given: it counts the whole training set")
+    if dataset_size is not None and dataset_size < source.size:
+        raise ValueError(
+            f"dataset_size is {dataset_size}, less than the {source.size} data given: it counts the whole training set"
+        )
     plan = _Plan(
-        network, source, likelihood, method, epochs, batch_size, samples, total or source.size, schedule, draws, seed
+        network,
+        source,
+        likelihood,
+        method,
+        epochs,
+        batch_size,
+        samples,
+        dataset_size or source.size,
+        schedule,
+        draws,
+        seed,
     )
     values = _start(network, likelihood, initial_std, start)
     if not isinstance(temperature, Balanced) or temperature.tau is not None:

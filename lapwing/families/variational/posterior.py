@@ -14,14 +14,14 @@ from safetensors.torch import save as serialise
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from lapwing.atomic import write as write_atomically
 from lapwing.bayes.likelihoods import Likelihood, restored
 from lapwing.bayes.predictive import Prediction, from_draws
 from lapwing.families.variational.mean_field import LOG_STD, MeanField
 from lapwing.families.variational.temperature import Heat
 from lapwing.linalg.estimators import Estimate
-from lapwing.linalg.journal import checksum
 from lapwing.network.shuffling import Source
+from lapwing.runtime.atomic import write as write_atomically
+from lapwing.runtime.journal import checksum
 from lapwing.training import Epoch, Weights, log_prob
 
 FORMAT = 1

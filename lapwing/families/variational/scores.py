@@ -15,7 +15,7 @@ BATCH = 1000
 BINS = 15
 
 
-class Drawn(Protocol):
+class SampledPosterior(Protocol):
     """Whatever draws functions: a variational fit, Markov chains, an ensemble."""
 
     @property
@@ -26,7 +26,7 @@ class Drawn(Protocol):
         """Outputs of every draw: (draws, *outputs)."""
 
 
-def held_out(posterior: Drawn, data: Any) -> dict[str, float]:
+def held_out(posterior: SampledPosterior, data: Any) -> dict[str, float]:
     """`nll` of the averaged predictive and `gibbs_nll`, the average over draws of their own, both per datum.
 
     For classes also accuracy, expected calibration error (15 equal bins) and mean confidence, of the averaged

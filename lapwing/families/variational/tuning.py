@@ -20,7 +20,7 @@ from lapwing.bayes.likelihoods import Likelihood
 from lapwing.families.variational.fitting import TAUS, fit
 from lapwing.families.variational.scores import held_out
 from lapwing.families.variational.temperature import Balanced, Units
-from lapwing.linalg.progress import Report, reporter
+from lapwing.runtime.progress import Report, reporter
 from lapwing.training import Diverged
 
 Cell = dict[str, Any]

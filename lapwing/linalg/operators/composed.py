@@ -121,15 +121,15 @@ class Product(LinearOperator):
         return self.left.matmat(self.right.matmat(x))
 
     @property
-    def rows_are_cheap(self) -> bool:
+    def has_row_vjp(self) -> bool:
         left, right = self.left, self.right
         if left.on_rows(0, left.shape[0]) is not None:
-            return right.rows_are_cheap
-        return isinstance(right, Diagonal) and left.rows_are_cheap
+            return right.has_row_vjp
+        return isinstance(right, Diagonal) and left.has_row_vjp
 
     @property
-    def rows_are_costly(self) -> bool:
-        return self.left.rows_are_costly or self.right.rows_are_costly
+    def too_many_outputs(self) -> bool:
+        return self.left.too_many_outputs or self.right.too_many_outputs
 
     def normal(self, x: Tensor, weigh: Weigh | None = None) -> tuple[Tensor, Tensor]:
         if isinstance(self.right, Diagonal):
@@ -284,8 +284,8 @@ class Double(LinearOperator):
         return self.inner.working_bytes(columns)
 
     @property
-    def rows_are_costly(self) -> bool:
-        return self.inner.rows_are_costly
+    def too_many_outputs(self) -> bool:
+        return self.inner.too_many_outputs
 
     def matmat(self, x: Tensor) -> Tensor:
         return self.inner.matmat(x.to(self.inner.like)).double()

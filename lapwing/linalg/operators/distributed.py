@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lapwing.linalg.operators.interface import LinearOperator, Weigh
-from lapwing.linalg.ranks import Ranks
+from lapwing.runtime.ranks import Ranks
 
 Share = Literal["data", "draws"]
 BUCKET_BYTES = 2**24  # of a sum that are sent together, while those that come after are computed
@@ -53,12 +53,12 @@ class Sharded(LinearOperator):
         return self.whole.like
 
     @property
-    def rows_are_cheap(self) -> bool:
-        return self.whole.rows_are_cheap
+    def has_row_vjp(self) -> bool:
+        return self.whole.has_row_vjp
 
     @property
-    def rows_are_costly(self) -> bool:
-        return self.whole.rows_are_costly
+    def too_many_outputs(self) -> bool:
+        return self.whole.too_many_outputs
 
     @property
     def squares_are_cheap(self) -> bool:

@@ -91,7 +91,7 @@ class LinearOperator(ABC):
         return right.rmatmat(self.rows(start, stop).mT).mT
 
     @property
-    def rows_are_cheap(self) -> bool:
+    def has_row_vjp(self) -> bool:
         """Whether a block of rows costs far less than as many products with unit columns, as for a network."""
         return False
 
@@ -105,7 +105,7 @@ class LinearOperator(ABC):
         return False
 
     @property
-    def rows_are_costly(self) -> bool:
+    def too_many_outputs(self) -> bool:
         """Whether rows are so many a datum that products serve better, as for a network whose outputs are pixels."""
         return False
 

@@ -38,9 +38,9 @@ class InMainMemory(LinearOperator):
         return torch.empty(0, dtype=self.there.like.dtype)
 
     @property
-    def at_weights(self) -> Tensor:
+    def product_with_weights(self) -> Tensor:
         """The product with a network's own weights."""
-        return getattr(self.there, "at_weights").to(self.like)  # noqa: B009, only Jacobians have it
+        return getattr(self.there, "product_with_weights").to(self.like)  # noqa: B009, only Jacobians have it
 
     @property
     def network(self) -> Any:
@@ -87,12 +87,12 @@ class InMainMemory(LinearOperator):
         return self.there.datum_rows
 
     @property
-    def rows_are_cheap(self) -> bool:
-        return self.there.rows_are_cheap
+    def has_row_vjp(self) -> bool:
+        return self.there.has_row_vjp
 
     @property
-    def rows_are_costly(self) -> bool:
-        return self.there.rows_are_costly
+    def too_many_outputs(self) -> bool:
+        return self.there.too_many_outputs
 
     @property
     def squares_are_cheap(self) -> bool:

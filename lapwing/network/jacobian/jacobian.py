@@ -14,10 +14,10 @@ from lapwing.linalg.operators import LinearOperator
 from lapwing.linalg.operators.interface import Weigh
 from lapwing.network.batches import Inputs
 from lapwing.network.factors import COLUMNS, Unfactored, factor
+from lapwing.network.input_tree import Sample
 from lapwing.network.jacobian.memory import WIDE_OFTEN, activation_bytes, held_numbers
 from lapwing.network.jacobian.network import Network
 from lapwing.network.jacobian.products import UNPROBED, WIDE, Direct, Factored, Plan, rows_of_datum
-from lapwing.network.nests import Sample
 
 
 @final
@@ -42,14 +42,14 @@ class Jacobian(LinearOperator):
     def like(self) -> Tensor:
         return self.network.fixed[self.network.layout.names[0]]
 
-    rows_are_cheap = True
+    has_row_vjp = True
 
     @property
-    def rows_are_costly(self) -> bool:
+    def too_many_outputs(self) -> bool:
         return self.outputs > WIDE
 
     @cached_property
-    def at_weights(self) -> Tensor:  # (n · c,)
+    def product_with_weights(self) -> Tensor:  # (n · c,)
         """J w̄ for the network's own weights, kept: a fit asks for it several times."""
         return self @ self.network.weights
 
@@ -112,7 +112,7 @@ class Jacobian(LinearOperator):
     def rows(self, start: int, stop: int) -> Tensor:
         """Rows by one reverse pass per output."""
         first, last = start // self.outputs, -(-stop // self.outputs)
-        if self.rows_are_costly:
+        if self.too_many_outputs:
             return self._few_rows(start, stop, first, last)
         pieces = [piece.rows() for piece in self._of(self.inputs.between(first, last), torch.inf)]
         rows = pieces[0] if len(pieces) == 1 else torch.cat(pieces)

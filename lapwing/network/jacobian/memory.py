@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from lapwing.network.factors import Factors, Rows
+from lapwing.network.input_tree import Sample, leaves
 from lapwing.network.jacobian.network import Network
-from lapwing.network.nests import Sample, leaves
 
 WIDE_OFTEN = (
     5  # times what a pass keeps, for every column of data with many outputs: 2.5 on a U-Net, 3.4 on a Transformer

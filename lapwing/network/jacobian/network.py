@@ -11,7 +11,7 @@ from torch.func import functional_call, jvp
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lapwing.network.factors import elementary_norms
-from lapwing.network.nests import Sample, call
+from lapwing.network.input_tree import Sample, call
 from lapwing.network.outputs import AS_IT_IS, View
 from lapwing.network.parameters import Layout, Select, check_model
 

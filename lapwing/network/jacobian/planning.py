@@ -9,10 +9,10 @@ import torch
 
 from lapwing.network.batches import Inputs
 from lapwing.network.factors import Unfactored, factor
+from lapwing.network.input_tree import Sample
 from lapwing.network.jacobian.jacobian import Jacobian
 from lapwing.network.jacobian.memory import WIDE_OFTEN, activation_bytes, held_numbers
 from lapwing.network.jacobian.products import WIDE, Direct, Factored, Forward, Plan
-from lapwing.network.nests import Sample
 
 FACTOR_ELEMENTS = 2**25  # numbers that the factors of the data worked on at once may hold
 CHUNK = 4  # columns at once in forward mode where nothing else is known

@@ -15,8 +15,8 @@ from torch.func import jvp, vjp, vmap
 
 from lapwing.linalg.operators.interface import unit_columns
 from lapwing.network.factors import Rows, Tokens
+from lapwing.network.input_tree import Sample
 from lapwing.network.jacobian.network import Network, Weights
-from lapwing.network.nests import Sample
 from lapwing.network.parameters import Layout
 
 Forward = Literal["plain", "tracked"] | None  # None where an operation has no forward mode: two reverse passes serve

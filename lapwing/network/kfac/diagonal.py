@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from lapwing.linalg.estimators import Estimates
+from lapwing.network.input_tree import Sample
 from lapwing.network.jacobian import Network
 from lapwing.network.kfac.roots import Root, counted, sampled
-from lapwing.network.kfac.tape import NO_BASES, Bases, Layers, listen, other_rows, pieces
-from lapwing.network.nests import Sample
+from lapwing.network.kfac.tape import NO_BASES, Bases, Layers, discover_layers, other_rows, pieces
 
 FOURTH = 2 / 3  # v = Σ ε_c x_c with random signs has Var v² = E v⁴ − (Σ x_c²)² and E v⁴ ≤ 3 (Σ x_c²)²
 
@@ -48,7 +48,7 @@ def diagonal(
     Layers used at one position per datum, as in a perceptron, cost two products with no matrix per datum; others are
     worked on in chunks of data.
     """
-    layers = listen(network, next(iter(batches)))
+    layers = discover_layers(network, next(iter(batches)))
     root = counted(root if probes is None else sampled(root, probes, seed), counts)
     size, first = sum(network.layout.sizes), network.weights
     total, fourth = (torch.zeros(size, dtype=torch.float64, device=first.device) for _ in range(2))
@@ -85,7 +85,7 @@ def row_squares(
     >>> row_squares(network, [torch.tensor([[1.0, 2.0], [3.0, 1.0]])])
     tensor([ 6.,  6.,  6., 11., 11., 11.], dtype=torch.float64)
     """
-    layers = listen(network, next(iter(batches))) if layers is None else layers
+    layers = discover_layers(network, next(iter(batches))) if layers is None else layers
     mask, whole = network.layout.mask, torch.ones_like(network.weights) if weights is None else weights
     if mask is not None:
         whole = whole.new_zeros(len(mask)).masked_scatter(mask.to(whole.device), whole)

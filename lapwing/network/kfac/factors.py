@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 
 from lapwing.linalg.kronecker import Block, Factors, Kronecker, kronecker
-from lapwing.linalg.memory import check_memory
+from lapwing.network.input_tree import Sample
 from lapwing.network.jacobian import Network
 from lapwing.network.kfac.diagonal import output_squares
 from lapwing.network.kfac.gradients import Full
 from lapwing.network.kfac.layers import Layer
 from lapwing.network.kfac.moments import in_strips, second_moment
 from lapwing.network.kfac.roots import Root, counted, sampled
-from lapwing.network.kfac.tape import Bases, Layers, Tape, listen, other_rows, padding_entry, pieces
-from lapwing.network.nests import Sample
+from lapwing.network.kfac.tape import Bases, Layers, Tape, discover_layers, other_rows, padding_entry, pieces
+from lapwing.runtime.memory import check_memory
 
 Sharing = Literal["expand", "reduce"]
 EXACT = 1024  # normalisation layers and other tensors up to this size get their exact block, larger ones a diagonal
@@ -70,7 +70,7 @@ def factorise(
         )
     if sharing not in ("expand", "reduce"):
         raise ValueError(f"sharing is {sharing!r}, expected 'expand' or 'reduce'")
-    layers = listen(network, next(iter(batches)))
+    layers = discover_layers(network, next(iter(batches)))
     sums = _Sums(network, layers, sharing, sampled=probes is not None)
     root = counted(root if probes is None else sampled(root, probes, seed), counts)
     for start, inputs, tape in pieces(network, layers, batches, gradients=False):

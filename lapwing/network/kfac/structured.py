@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from lapwing.linalg.kronecker import Factors, fitting, kronecker
+from lapwing.network.input_tree import Sample
 from lapwing.network.jacobian import Network
 from lapwing.network.kfac.diagonal import diagonal
 from lapwing.network.kfac.factors import Factored, Sharing, eigencorrected, factorise
 from lapwing.network.kfac.roots import Root
-from lapwing.network.nests import Sample
 
 
 @final

@@ -11,12 +11,12 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.func import vjp, vmap
 
+from lapwing.network.input_tree import Sample
 from lapwing.network.jacobian import Network
 from lapwing.network.jacobian.products import quiet
 from lapwing.network.kfac import layers as known
 from lapwing.network.kfac.gradients import Full, Gradients, Outer, columns
 from lapwing.network.kfac.layers import Layer
-from lapwing.network.nests import Sample
 
 ELEMENTS = 2**25  # numbers that the gradients of the data worked on at once may take
 PROBED = 4  # data on which the layers' gradients are compared with autograd's
@@ -127,7 +127,7 @@ def record(network: Network, layers: Sequence[Layer], inputs: Sample) -> Tape:
     """One pass of some data. Hooks are put on the layers for that long, and taken off whatever happens."""
     calls: list[Call] = []
 
-    def listen(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+    def note(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         if isinstance(output, Tensor) and output.requires_grad:
             x = (args[0] if args else kwargs["input"]).detach()
             x = known.normalised(module, x) if known.kind_of(module) == "norm" else x
@@ -137,7 +137,7 @@ def record(network: Network, layers: Sequence[Layer], inputs: Sample) -> Tape:
     hooks = []
     try:
         for module in {id(module): module for layer in layers for module in layer.modules}.values():
-            hooks.append(module.register_forward_hook(listen, with_kwargs=True))  # noqa: PERF401
+            hooks.append(module.register_forward_hook(note, with_kwargs=True))  # noqa: PERF401
         with torch.enable_grad():
             outputs = network(weights, inputs)
     finally:
@@ -146,7 +146,7 @@ def record(network: Network, layers: Sequence[Layer], inputs: Sample) -> Tape:
     return Tape(outputs, tuple(calls), weights)
 
 
-def listen(network: Network, inputs: Sample) -> Layers:
+def discover_layers(network: Network, inputs: Sample) -> Layers:
     """The layers of a network, each compared with autograd on a few data.
 
     A layer whose weights are used past its module, as by attention, or whose rows are not those of the data in any

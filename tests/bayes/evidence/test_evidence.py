@@ -23,7 +23,7 @@ GROUPS = {"tall": {"a": slice(0, 3), "b": slice(3, 7)}, "wide": {"a": slice(0, 9
 def evidence_problem(data, prior, likelihood, weights=None, side=None):
     model = LinearModel(data.features, data.targets, likelihood, weights=weights)
     resolved = prior.on(model.features, model.row_counts * model.likelihood.row_precision(model.targets))
-    statistics = summarise(model.surrogate(), resolved, side=side, noise=Noise(0), draws=0)
+    statistics = summarise(model.gaussian_surrogate(), resolved, side=side, noise=Noise(0), draws=0)
     return evidence.problem(statistics, resolved), resolved
 
 
@@ -199,7 +199,7 @@ def of_labels(count=90, wide=3):
     model = LinearModel(torch.stack([x, -x], 1).reshape(2 * count, wide), labels, Categorical())
     prior = Isotropic(1.0).on(model.features, model.row_counts)
     modes = []
-    flat = model.surrogate(torch.zeros(2 * count, dtype=torch.float64))
+    flat = model.gaussian_surrogate(torch.zeros(2 * count, dtype=torch.float64))
     fit = LaplaceAtPoint(ModeSearch.of(model, prior), flat, replace(prior, precision=torch.full((1,), torch.nan)))
     gaussian = evidence.problem(summarise(flat, prior, side="primal", noise=Noise(0), draws=0), prior)
 

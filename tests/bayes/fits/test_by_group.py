@@ -84,7 +84,7 @@ class TestAgainstDenseFormulas:
     @pytest.mark.parametrize("at_mode", [True, False])
     def test_evidence_and_effective_dimension(self, known, at_mode):
         group = known[-1]
-        problem = group.at_mode(group.centre) if at_mode else group.at_weights()
+        problem = group.at_mode(group.centre) if at_mode else group.evidence_at_weights()
         moments = problem.moments(Precisions(PRECISION, ONE))
         value, gamma, theta, _, _ = dense(known, PRECISION, at_mode)
         assert problem.objective(Precisions(PRECISION, ONE), moments) == pytest.approx(value, abs=1e-8)
@@ -138,7 +138,7 @@ class TestAgainstInfer:
         posterior = lw.fit(
             model, (x, y), lw.Categorical(), prior=prior, method=method, progress=False, curvature=laplace
         )
-        problem = group.at_mode(group.centre) if where == "mode" else group.at_weights()
+        problem = group.at_mode(group.centre) if where == "mode" else group.evidence_at_weights()
         found = maximised(problem, tolerance=1e-3)
         assert found.converged
         assert problem.objective(found.at) == pytest.approx(posterior.log_evidence.value, abs=1e-3)

@@ -94,7 +94,7 @@ def loop(model: LinearModel, log_start: float, seed: int, *, reuse: bool = True)
     prior, trace = Isotropic(1.0).on(model.features, NOISE), []
     method = SGD("mixed", batch_size=60, steps=300, em_steps=1)
     sampler, at = (
-        iterative.Sampler.of(model.surrogate(), prior, method, Noise(seed), DRAWS),
+        iterative.Sampler.of(model.gaussian_surrogate(), prior, method, Noise(seed), DRAWS),
         Precisions(NOISE * np.exp(log_start), NOISE),
     )
     for step in range(10):
@@ -149,7 +149,9 @@ def test_warm_starts_save_steps_and_only_with_the_same_noise(name):
     """A step of EM that moves the precision by a twentieth."""
     model = HARD[name].model
     prior, log_alpha = Isotropic(1.0).on(model.features, NOISE), exact_log_precision(model)
-    cold = iterative.Sampler.of(model.surrogate(), prior, SGD("L'", batch_size=60, steps=5000), Noise(7), DRAWS)
+    cold = iterative.Sampler.of(
+        model.gaussian_surrogate(), prior, SGD("L'", batch_size=60, steps=5000), Noise(7), DRAWS
+    )
     setting = replace(prior, precision=NOISE * np.exp(log_alpha))
     warm = cold.warmed(setting, cold.solve(setting, NOISE)[0])
     there = log_alpha + 0.05

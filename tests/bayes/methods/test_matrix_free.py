@@ -10,9 +10,9 @@ import torch
 from lapwing import CG, SGD, Exact, Gaussian, GPrior, Isotropic, Krylov, LinearModel, PerGroup, infer
 from lapwing.bayes.methods import choosing, iterative, storing
 from lapwing.linalg import krylov as space_of
-from lapwing.linalg import memory
 from lapwing.linalg.estimators import inverse_root
 from lapwing.linalg.operators import Dense, Diagonal, LinearOperator, Stacked
+from lapwing.runtime import memory
 from tests.problems import PROBLEMS, TALL, linear
 from tests.properties import check_covariance
 

@@ -42,7 +42,7 @@ class Inverted(WeightPosterior):
 
     @property
     def covariance_matrix(self) -> Tensor:
-        rows = self.fit.surrogate.features.dense()
+        rows = self.fit.gaussian_surrogate.features.dense()
         return torch.linalg.inv(self.noise_precision * rows.mT @ rows + torch.diag(self.prior.std.pow(-2)))
 
     def at(self, prior, noise_precision):
@@ -50,7 +50,7 @@ class Inverted(WeightPosterior):
 
     @property
     def mean(self):
-        rows, targets = self.fit.surrogate.features.dense(), self.fit.surrogate.targets
+        rows, targets = self.fit.gaussian_surrogate.features.dense(), self.fit.gaussian_surrogate.targets
         return self.fit.mean(lambda: self.noise_precision * self.covariance_matrix @ rows.mT @ targets)
 
     @property

@@ -7,6 +7,7 @@ import torch
 
 import lapwing as lw
 from lapwing.bayes.mixtures import held_out
+from lapwing.bayes.posterior.alternatives import ScaledNetwork
 from lapwing.families import temperature
 
 OPTIONS = {"prior": lw.Isotropic(0.7), "progress": False}
@@ -153,13 +154,14 @@ class TestHeldOut:
         models, _, (x, _), found = problem
         for name, heat in ((held_out.ENSEMBLE, 1.0), (held_out.SCALED, 2.5)):
             told = replace(found.diagnostics, candidate=name)
-            chosen = replace(found, network_temperature=heat, diagnostics=told)
+            members = tuple(replace(member, alternative=ScaledNetwork(heat)) for member in found.members)
+            chosen = replace(found, members=members, diagnostics=told)
             expected = torch.stack([(model(x) / heat).detach().softmax(1) for model in models]).mean(0)
             torch.testing.assert_close(chosen.predict(x).probs, expected)
             torch.testing.assert_close(chosen.predict(x).novelty, found.predict(x).novelty)
             assert "advice" in repr(chosen)
         assert "validation NLL" in repr(found)
-        assert "makes the probabilities" in repr(found)
+        assert "probabilities" in repr(found)
 
     def test_a_list_of_one_is_the_single_fit(self, problem):
         models, train, held, _ = problem

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 import lapwing as lw
-from lapwing.linalg.devices import map_tensors
+from lapwing.runtime.devices import map_tensors
 
 METHODS = {
     "exact": lw.Exact(), "krylov": lw.Krylov(rtol=1e-8), "cg": lw.CG(rtol=1e-10), "low rank": lw.LowRank(3),

@@ -54,11 +54,11 @@ def test_the_conjugate_posterior_is_found(method):
     assert (posterior.values["weight" + LOG_STD].exp() / std - 1).abs().max() < tolerance
 
 
-def plan_for(model, data, likelihood, samples=1, total=None):
+def plan_for(model, data, likelihood, samples=1, dataset_size=None):
     source = Source.of(data)
     network = MeanField.of(model, data[0])
     return _Plan(
-        network, source, likelihood, BayesByBackprop(0.0), 1, 7, samples, total or source.size, None, 2, 0
+        network, source, likelihood, BayesByBackprop(0.0), 1, 7, samples, dataset_size or source.size, None, 2, 0
     ), network  # fmt: skip
 
 
@@ -69,7 +69,7 @@ def test_batches_give_an_unbiased_estimate_of_the_whole(total):
     Standard deviations of e⁻³⁰ leave no noise, so the average is exact; the formula is written out beside it.
     """
     x, y = regression(30)
-    plan, network = plan_for(mlp(), (x, y), Gaussian(0.3), total=total)
+    plan, network = plan_for(mlp(), (x, y), Gaussian(0.3), dataset_size=total)
     values, heat, generator = network.start(math.exp(-30)), Heat(1.7, 30), Generator().manual_seed(0)
     learner = plan._learner(values, heat)
     whole = learner.step(x, y, generator, 0.0)
@@ -287,7 +287,7 @@ BAD = {
     "initial std": (
         lambda: fit(mlp(), regression(), Gaussian(0.3), temperature=1.0, initial_std=-1.0, epochs=1), "initial_std is -1.0"
     ),
-    "total": (lambda: fit(mlp(), regression(), Gaussian(0.3), temperature=1.0, total=3, epochs=1), "total is 3, less than the 30"),
+    "dataset size": (lambda: fit(mlp(), regression(), Gaussian(0.3), temperature=1.0, dataset_size=3, epochs=1), "dataset_size is 3, less than the 30"),
     "noise by natural gradients": (
         lambda: fit(mlp(), regression(), Gaussian(), temperature=1.0, method=NaturalGradient(), epochs=1), "given noise_std"
     ),

@@ -1,0 +1,1 @@
+"""What stands around the core: the command line, records of runs, their pages, and the demonstration."""

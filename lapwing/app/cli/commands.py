@@ -1,0 +1,453 @@
+"""The commands and their options; each imports what it needs when it runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lapwing.app.cli import console
+from lapwing.app.cli.jobs import Job
+
+if TYPE_CHECKING:
+    from lapwing.app.records import Record
+
+EXAMPLES = """\b
+Examples, to be run where model.py defines make(), which returns your network:
+  lapwing fit model.py:make train.csv --weights weights.pt --test test.csv
+  lapwing fit train.csv --target price --test test.csv      (without a network)
+  lapwing predict runs/train new.csv
+  lapwing evaluate runs/train test.csv --ood other.csv
+  lapwing report runs/one runs/two --out compared.html
+"""
+
+app = typer.Typer(
+    name="lapwing", no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False,
+    help="Honest error bars for what you already trained.", epilog=EXAMPLES,
+)  # fmt: skip
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show where an error came from.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
+Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, mps.")]
+Model = Annotated[str | None, typer.Option(help="package.module:factory or file.py:factory of the run's network.")]
+
+
+def run() -> None:
+    """Run the command line."""
+    app(prog_name="lapwing")
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        sys.stdout.write(f"lapwing {version('lapwing')}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def _all(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+) -> None:
+    del version
+    with console.guarded(False):
+        if Job.here().size > 1 and context.invoked_subcommand != "fit":
+            raise ValueError(
+                f"`lapwing {context.invoked_subcommand}` is no work for several processes, `lapwing fit` is: run it "
+                "without torchrun"
+            )
+
+
+@app.command(
+    short_help="Put error bars on a trained network, or on a table alone.",
+    epilog="Examples: lapwing fit model.py:make train.csv --weights weights.pt --validation held_out.csv; "
+    "lapwing fit table.csv --target price --hold-out 0.2",
+)
+def fit(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="Your network: package.module:factory or file.py:factory; or a table (.csv, .parquet) without one.",
+        ),
+    ],
+    data: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="DATA",
+            help="Its training data: .npz (x, y), .csv, .parquet, a folder of class folders, module:dataset.",
+            show_default=False,
+        ),
+    ] = None,
+    weights: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="State dict: .safetensors, or .pt by torch.save. Several times: as many networks, as one mixture.",
+            show_default=False,
+        ),
+    ] = None,
+    validation: Annotated[str | None, typer.Option(help="Held-out data that tune the precision; recommended.")] = None,
+    test: Annotated[str | None, typer.Option(help="Data to check the error bars on.")] = None,
+    ood: Annotated[str | None, typer.Option(help="Data foreign to the task, to see whether it notices.")] = None,
+    hold_out: Annotated[
+        float, typer.Option(help="Share of DATA taken out for validation and test, if the network never saw it.")
+    ] = 0.0,
+    target: Annotated[str | None, typer.Option(help="Column of the target; the last one if not said.")] = None,
+    inputs: Annotated[
+        str | None, typer.Option(help="Columns of the inputs, with commas; all others if not said.")
+    ] = None,
+    likelihood: Annotated[
+        str | None, typer.Option(help="gaussian, categorical or bernoulli; guessed if not said.")
+    ] = None,
+    noise_std: Annotated[float | None, typer.Option(help="Noise of gaussian targets; tuned if not said.")] = None,
+    draws: Annotated[int, typer.Option(help="Posterior draws.", min=1)] = 32,
+    dataset_size: Annotated[
+        int | None, typer.Option(help="Size of the whole training set where DATA is a part of it.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of draws and of --hold-out.")] = 0,
+    device: Device = "cpu",
+    max_memory: Annotated[
+        str | None, typer.Option(help="What the fit may take, as 8GB; what is free if not said.")
+    ] = None,
+    method: Annotated[
+        str | None, typer.Option(help="exact, krylov, cg, kfac, ekfac or diagonal; by size if not said.")
+    ] = None,
+    prior: Annotated[
+        str | None,
+        typer.Option(help="g, isotropic, layer or normalised: one precision, or one for each of those; g if not said."),
+    ] = None,
+    select: Annotated[
+        str | None, typer.Option(help="last-layer, or how names of weights begin, with commas; all if not said.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/NAME if not said.")] = None,
+    name: Annotated[str | None, typer.Option(help="What to call the run.")] = None,
+    table: Annotated[str, typer.Option(help="Predictions as csv or parquet.")] = "csv",
+    json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Put error bars on a trained network: writes posterior, record, predictions and page into a folder.
+
+    With a table and no network, small networks are trained on it; what is done with each column is said.
+    Started by torchrun, its processes share the data out.
+    """
+    with console.guarded(debug):
+        from lapwing.app.cli import tables
+        from lapwing.app.cli.fitting import Request, check_sources
+        from lapwing.app.cli.models import WITHOUT_A_NETWORK
+
+        alone = data is None and tables.is_table(model)
+        if data is None and not alone:
+            raise ValueError(
+                f"{model!r} alone: expected a network and the data that it was trained on, such as `lapwing fit "
+                f"model.py:make train.csv`; {WITHOUT_A_NETWORK}"
+            )
+        data = data or model
+        columns = tuple(part.strip() for part in inputs.split(",")) if inputs else None
+        request = Request(
+            model, data, tuple(weights or ()), target, columns, validation, test, ood, hold_out, likelihood, noise_std,
+            draws, dataset_size, seed, Job.here().device(device), name or Path(data.rpartition(":")[2]).stem,
+            shlex.join(["lapwing", *sys.argv[1:]]), max_memory, method, prior, select,
+        )  # fmt: skip
+        folder = out or Path("runs") / (request.name or "run")
+        if alone:
+            _fit_table(request, folder, table, json, quiet)
+            return
+        check_sources(request)
+        _fit(request, folder, table, json, quiet)
+
+
+def _fit_table(request: Any, folder: Path, table: str, json: bool, quiet: bool) -> None:
+    """Without a network."""
+    import lapwing.app.report as report
+    from lapwing.app.cli import fitting, folders, predicting, tables
+
+    if table not in ("csv", "parquet"):
+        raise ValueError(f"--table is csv or parquet, not {table!r}")
+    writable(folder)
+    clock = fitting.Clock(lambda _phase, _share: None)
+    try:
+        run = tables.fit(request, clock, quiet or json)
+        record = report.scored(tables.record(run, request, clock))
+    except (ValueError, MemoryError) as error:
+        _record_failure(request, folder, str(error))
+        raise
+    before = folders.put_aside(folder)
+    tables.save(run, record, folder)
+    predictions = folder / f"predictions.{table}"
+    shown = run.sets.get("test", run.train)
+    predicting.write(predictions, tables.predictions(run.estimator, shown.table))
+    page = report.write(folder / "report.html", [record])
+    paths = {"model": folder / tables.MODEL, "record": folder / "record.json", "predictions": predictions, "page": page}
+    _say_written(record, folder, paths, before, json)
+
+
+def _say_written(record: Any, folder: Path, paths: dict[str, Path], before: Path | None, json: bool) -> None:
+    """The verdict, what was decided, and which files there are now."""
+    words = _words(record)
+    words += [
+        f"  {choice.what}: {choice.value}" + (f" ({choice.why})" if choice.why else "") for choice in record.choices
+    ]
+    words += [f"Wrote {path}" for path in paths.values()]
+    if before is not None:
+        words.append(f"The run that was in {folder} before, with its predictions and page, is kept in {before}")
+    console.answer(words, _summary(record) | {"folder": folder, **paths, "run_before": before}, json)
+
+
+def _fit(request: Any, folder: Path, table: str, json: bool, quiet: bool) -> None:
+    import lapwing.app.report as report
+    from lapwing.app.cli import fitting, folders, predicting, recording
+    from lapwing.runtime.ranks import RankFailed
+
+    if table not in ("csv", "parquet"):
+        raise ValueError(f"--table is csv or parquet, not {table!r}")
+    if not Job.here().first:  # its share of the work; the first says and writes what came of it
+        clock = fitting.Clock(lambda _phase, _share: None)
+        recording.record(fitting.fit(request, clock), request, clock)
+        return
+    writable(folder)
+    with console.progress(quiet or json) as tell:
+        clock = fitting.Clock(tell)
+        try:
+            fitted = fitting.fit(request, clock)
+            record, predicted = recording.record(fitted, request, clock)
+            record = report.scored(record)
+        except (ValueError, MemoryError, RankFailed) as error:
+            _record_failure(request, folder, str(error))
+            raise
+        before = folders.put_aside(folder)
+        recording.save(fitted, record, request, folder)
+        predictions = folder / f"predictions.{table}"
+        predicting.write(predictions, predicting.columns(predicted, fitted.guess.classes))
+        page = report.write(folder / "report.html", [record])
+    paths = {"posterior": folder / "posterior.safetensors", "record": folder / "record.json"}
+    paths |= {"predictions": predictions, "page": page}
+    _say_written(record, folder, paths, before, json)
+
+
+def writable(folder: Path) -> None:
+    """Make the folder, before any long work, or say that it cannot be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".writable"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise ValueError(f"{folder} cannot be written ({error.strerror or error}): choose another with --out") from None
+
+
+def _record_failure(request: Any, folder: Path, error: str) -> None:
+    import lapwing.app.records as records
+
+    lost = records.Record(
+        request.name, "regression", status="failed", error=error, command=request.command, seed=request.seed,
+        device=request.device, data=records.Data(request.data), network=records.Network(request.model),
+    )  # fmt: skip
+    if not (folder / "run.json").exists():  # a posterior that is there already keeps its record
+        records.save(lost, folder)
+
+
+def _words(record: Record) -> list[str]:
+    """The verdict and the main numbers."""
+    import lapwing.app.report as report
+
+    found = report.verdict(record)
+    lines = [found.headline, *(f"  {reason}" for reason in found.reasons)]
+    for evaluation in record.evaluations:
+        for one in evaluation.predictions:
+            if one.metrics:
+                shown = ", ".join(f"{name} {value.value:.4g}" for name, value in one.metrics.items())
+                lines.append(f"  {evaluation.name}, {report.told(one.method)}: {shown}")
+    return lines
+
+
+def _summary(record: Record) -> dict[str, Any]:
+    import lapwing.app.report as report
+
+    found = report.verdict(record)
+    sets = {
+        one.name: {
+            method.method: {name: dataclasses.asdict(value) for name, value in method.metrics.items()}
+            for method in one.predictions
+        }
+        for one in record.evaluations
+    }
+    return {
+        "name": record.name, "task": record.task, "verdict": dataclasses.asdict(found), "metrics": sets,
+        "choices": [dataclasses.asdict(choice) for choice in record.choices], "seconds": record.seconds,
+    }  # fmt: skip
+
+
+@app.command(epilog="Example: lapwing predict runs/train new.csv --out new_predictions.csv")
+def predict(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder that `lapwing fit` wrote.")],
+    data: Annotated[
+        str,
+        typer.Argument(metavar="DATA", help="New inputs, in the form of the training data; targets are not needed."),
+    ],
+    out: Annotated[Path | None, typer.Option(help=".csv or .parquet; RUN/predictions-DATA.csv if not said.")] = None,
+    model: Model = None,
+    device: Device = "cpu",
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Predict new inputs with error bars."""
+    with console.guarded(debug):
+        import lapwing.app.recording as recording
+        from lapwing.app.cli import predicting, running, tables
+
+        path = out or folder / f"predictions-{Path(data.rpartition(':')[2]).stem}.csv"
+        if (table := tables.saved(folder)) is not None:
+            rows = table.rows(data, needs_target=False)
+            predicting.write(path, tables.predictions(table.estimator, rows.table))
+            console.answer(
+                [f"{len(rows):,} predictions. Wrote {path}"], {"count": len(rows), "predictions": path}, json
+            )
+            return
+        loaded = running.Run.load(folder, model, device)
+        inputs, _ = loaded.tensors(loaded.read(data, needs_target=False), with_targets=False)
+        with console.progress(json) as tell:
+            found = recording.predict(loaded.posterior, inputs, lambda share: tell("predicting", share))
+        predicting.write(path, predicting.columns(found, loaded.settings.classes))
+        console.answer(
+            [f"{len(inputs):,} predictions. Wrote {path}"], {"count": len(inputs), "predictions": path}, json
+        )
+
+
+@app.command(
+    short_help="Check the error bars of a run on new data.",
+    epilog="Example: lapwing evaluate runs/train test.csv --ood other.csv",
+)
+def evaluate(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder that `lapwing fit` wrote.")],
+    data: Annotated[str, typer.Argument(metavar="DATA", help="Data with targets that were not used for the fit.")],
+    ood: Annotated[str | None, typer.Option(help="Data foreign to the task.")] = None,
+    model: Model = None,
+    device: Device = "cpu",
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Check the error bars of a run on new data; rewrites its record and page."""
+    with console.guarded(debug):
+        import lapwing.app.report as report
+        from lapwing.app.cli import running, tables
+
+        if (table := tables.saved(folder)) is not None:
+            record = tables.evaluated(table, data, ood)
+        else:
+            loaded = running.Run.load(folder, model, device)
+            with console.progress(json) as tell:
+                record = running.evaluated(loaded, data, ood, lambda share: tell("predicting", share))
+        page = report.write(folder / "report.html", [record])
+        words = [*_words(record), f"Wrote {folder / 'record.json'}", f"Wrote {page}"]
+        console.answer(words, _summary(record) | {"record": folder / "record.json", "page": page}, json)
+
+
+@app.command(epilog="Example: lapwing report runs/one runs/two --out compared.html")
+def report(
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders with a record.json.")],
+    out: Annotated[Path | None, typer.Option(help="The page; RUN/report.html, or report.html for several.")] = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Write the page of one run, or of several compared."""
+    with console.guarded(debug):
+        import lapwing.app.records as records
+        from lapwing.app.report import write
+
+        found = [records.load(folder) for folder in folders]
+        first = folders[0] if folders[0].is_dir() else folders[0].parent
+        path = write(out or (first / "report.html" if len(found) == 1 else Path("report.html")), found)
+        words = [line for record in found for line in (f"{record.name}:", *_words(record)[:1])]
+        console.answer([*words, f"Wrote {path}"], {"page": path, "runs": [_summary(record) for record in found]}, json)
+
+
+@app.command(
+    short_help="Scan and reconstruct an image with error bars.",
+    epilog="Example: lapwing ct --image shepp-logan --size 64 --angles 20 --noise 0.05 --out runs/ct",
+)
+def ct(
+    image: Annotated[str, typer.Option(help="shepp-logan, or a file: .dcm, .npy (also in Hounsfield units) or .png.")],
+    angles: Annotated[int, typer.Option(help="Angles of the scan.")] = 20,
+    noise: Annotated[float, typer.Option(help="Noise as a share of the mean line integral.")] = 0.05,
+    size: Annotated[int | None, typer.Option(help="Pixels along a side; those of the image if not said.")] = None,
+    beam: Annotated[str, typer.Option(help="parallel or fan.")] = "parallel",
+    steps: Annotated[int, typer.Option(help="Steps of the network's fit, at most.", min=1)] = 3000,
+    channels: Annotated[int, typer.Option(help="Of the network, at each of three scales.", min=1)] = 16,
+    tv_weight: Annotated[float, typer.Option(help="Weight of total variation in the fit.")] = 1e-4,
+    draws: Annotated[int, typer.Option(help="Posterior draws.", min=2)] = 64,
+    dropout: Annotated[bool, typer.Option(help="Also fit a network with dropout, to compare.")] = True,
+    seed: Annotated[int, typer.Option(help="Of noise, network and draws.")] = 0,
+    out: Annotated[Path, typer.Option(help="Folder for page, scores and images.")] = Path("runs/ct"),
+    json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Scan an image from few angles, reconstruct it, and say where the reconstruction may be wrong."""
+    with console.guarded(debug):
+        from lapwing.app.cli.tomography import Request, reconstruct
+
+        writable(out)
+        request = Request(image, angles, noise, size, beam, steps, channels, tv_weight, draws, dropout, seed)
+        with console.progress(quiet or json) as tell:
+            words, found = reconstruct(request, out, tell)
+        console.answer(words, found, json)
+
+
+@app.command(
+    short_help="Learn which rotations pictures are invariant to.",
+    epilog="Example: lapwing symmetry --data digits --rotate 45 --out runs/symmetry",
+)
+def symmetry(
+    data: Annotated[str, typer.Option(help="mnist, digits, or a folder of class folders with square images.")],
+    rotate: Annotated[float, typer.Option(help="Turn every picture by up to so many degrees first.")] = 0.0,
+    size: Annotated[int, typer.Option(help="Pictures to learn from, at most.", min=10)] = 5000,
+    steps: Annotated[int, typer.Option(help="Steps of p(η | x̂); the inference of poses takes a third.", min=1)] = 1500,
+    width: Annotated[int, typer.Option(help="Of the networks.", min=4)] = 256,
+    ablations: Annotated[bool, typer.Option("--ablations", help="Also without each of the three conjectures.")] = False,
+    seed: Annotated[int, typer.Option(help="Of rotations, networks and draws.")] = 0,
+    out: Annotated[Path, typer.Option(help="Folder for page, scores and model.")] = Path("runs/symmetry"),
+    json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Learn which rotations a set of pictures is invariant to, undo them, and write a page."""
+    with console.guarded(debug):
+        from lapwing.app.cli.symmetry import Request, learn
+
+        writable(out)
+        request = Request(data, rotate, size, steps, width, ablations, seed)
+        with console.progress(quiet or json) as tell:
+            words, found = learn(request, out, tell)
+        console.answer(words, found, json)
+
+
+@app.command()
+def doctor(json: Json = False, debug: Debug = False) -> None:
+    """Look at the environment and run a short self-test."""
+    with console.guarded(debug):
+        from lapwing.app.cli.doctor import examine
+
+        found = examine()
+        width = max(map(len, found))
+        console.answer([f"{name:<{width}}  {value}" for name, value in found.items()], dict(found), json)
+        if not str(found["self-test"]).startswith("passed"):
+            raise SystemExit(console.FAILED)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for what it writes.")] = Path("runs/demo"), debug: Debug = False
+) -> None:
+    """Fit bundled data, check the error bars and write a page."""
+    with console.guarded(debug):
+        from lapwing.app.demo import main
+
+        writable(out)
+        main(out)

@@ -1,0 +1,5 @@
+"""`python -m lapwing.app.demo`."""
+
+from lapwing.app.demo import main
+
+main()

@@ -1,1 +1,0 @@
-"""Data sets, corruptions and networks for honest comparisons, and the tables made from them."""

@@ -1,5 +1,0 @@
-"""`python -m lapwing.cli` is the same as `lapwing`."""
-
-from lapwing.cli import main
-
-main()

@@ -1,0 +1,1 @@
+"""What long runs need: memory, processes that work together, journals, progress, and files written whole."""

@@ -1,0 +1,132 @@
+"""One scan from end to end: classical answers, the deep image prior, its hyperparameters and its error bars."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, final
+
+from torch import Tensor
+
+from lapwing.runtime.progress import Report, reporter
+from lapwing.studies.tomography.baselines import Sampled, dropout_image_prior, unit_log_density
+from lapwing.studies.tomography.classical import cgls, fbp, tv
+from lapwing.studies.tomography.deep_image_prior import Reconstruction, Settings, deep_image_prior
+from lapwing.studies.tomography.expected_tv import TvPredCp, difference_moments
+from lapwing.studies.tomography.filter_prior import FilterPrior
+from lapwing.studies.tomography.linear import Linearised, linearise
+from lapwing.studies.tomography.posterior import ImagePosterior, quantify, stabiliser
+from lapwing.studies.tomography.scanning.geometry import FanBeam, ParallelBeam
+from lapwing.studies.tomography.scanning.scan import Scan
+from lapwing.studies.tomography.scores import psnr, ssim
+from lapwing.studies.tomography.type_ii.exact import exact
+from lapwing.studies.tomography.type_ii.matrix_free import MatrixFree, matrix_free
+from lapwing.studies.tomography.type_ii.result import EvidenceAt, Hyperprior, TypeII
+
+EXACT_DATA = 2000  # observations up to which Gram matrices of all blocks are kept
+Scaling = Literal["tempered", "weighted", "none"]
+
+
+@final
+@dataclass(frozen=True)
+class Plan:
+    """What a study does, beside the network's own settings."""
+
+    settings: Settings = field(default_factory=Settings)
+    hyperprior: Scaling = "tempered"
+    hyperprior_scale: float = 1.0
+    evidence_at: EvidenceAt = "mode"
+    matrix_free: MatrixFree | None = None  # None: exact where it fits
+    dropout: bool = True
+    draws: int = 64
+    seed: int = 0
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Study:
+    """Everything found of one scan."""
+
+    scan: Scan
+    images: dict[str, Tensor]  # classical reconstructions by name
+    reconstruction: Reconstruction
+    tuned: TypeII
+    posterior: ImagePosterior
+    dropout: Sampled | None
+    floor: float  # added to every variance of a test density
+    seconds: dict[str, float]
+
+    def scores(self) -> dict[str, dict[str, float]]:
+        """PSNR, SSIM and log-density per pixel of every method, where the truth is known."""
+        truth = self.scan.truth
+        if truth is None:
+            return {}
+        images = {**self.images, "DIP": self.posterior.mean, "DIP, linear mean": self.posterior.linear_mean}
+        found = {name: {"psnr": psnr(image, truth), "ssim": ssim(image, truth)} for name, image in images.items()}
+        found["DIP"]["log_density"] = self.posterior.log_density(truth, floor=self.floor)
+        about = self.posterior.about_linear_mean()
+        found["DIP, linear mean"]["log_density"] = about.log_density(truth, floor=self.floor)
+        found["DIP, unit variance"] = {**found["DIP"], "log_density": unit_log_density(self.posterior.mean, truth)}
+        if self.dropout is not None:
+            mean = self.dropout.mean
+            density = self.dropout.log_density(truth, floor=self.floor)
+            found["DIP, dropout"] = {"psnr": psnr(mean, truth), "ssim": ssim(mean, truth), "log_density": density}
+        return found
+
+
+def tune(
+    linear: Linearised, plan: Plan | None = None, *, prior: FilterPrior | None = None,
+    progress: bool | Report | None = None,
+) -> TypeII:  # fmt: skip
+    """Hyperparameters and noise of a linearised reconstruction, exact where the data are few, else matrix-free."""
+    plan = plan or Plan()
+    hyperprior = None
+    begin = prior or FilterPrior.typical(linear.blocks, linear.weights)
+    observations = len(linear.targets)
+    weight = linear.reconstruction.settings.tv_weight
+    if plan.hyperprior != "none" and weight > 0:
+        make = TvPredCp.tempered if plan.hyperprior == "tempered" else TvPredCp.weighted
+        density = make(observations, weight, plan.hyperprior_scale)
+        hyperprior = Hyperprior.of(density, difference_moments(linear, seed=plan.seed), begin)
+    few = min(observations, linear.projector.size**2) <= EXACT_DATA
+    if plan.matrix_free is None and few:
+        return exact(linear, begin, hyperprior=hyperprior, evidence_at=plan.evidence_at, progress=progress)
+    return matrix_free(
+        linear, begin, plan.matrix_free or MatrixFree(), hyperprior=hyperprior, evidence_at=plan.evidence_at,
+        progress=progress,
+    )  # fmt: skip
+
+
+def study(
+    scan: Scan, plan: Plan | None = None, *, checkpoint: str | Path | None = None,
+    progress: bool | Report | None = None,
+) -> Study:  # fmt: skip
+    """Reconstruct a scan, tune the prior and quantify the image."""
+    plan, report, seconds = plan or Plan(), reporter(progress), {}
+    clock = time.perf_counter()
+
+    def lap(name: str) -> None:
+        nonlocal clock
+        now = time.perf_counter()
+        seconds[name], clock = now - clock, now
+
+    report("classical reconstructions")
+    images = {"FBP": fbp(scan)} if isinstance(scan.projector.geometry, ParallelBeam | FanBeam) else {}
+    images["CGLS"] = cgls(scan).image
+    if scan.noise_std is not None:
+        images["TV"] = tv(scan).image
+    lap("classical")
+    found = deep_image_prior(scan, plan.settings, seed=plan.seed, checkpoint=checkpoint, progress=progress)
+    lap("deep image prior")
+    report("linearising the network")
+    linear = linearise(found)
+    lap("linearise")
+    tuned = tune(linear, plan, progress=progress)
+    lap("hyperparameters")
+    posterior = quantify(linear, tuned.prior, tuned.noise_std, draws=plan.draws, seed=plan.seed, progress=progress)
+    lap("posterior")
+    dropout = dropout_image_prior(scan, plan.settings, seed=plan.seed, progress=progress) if plan.dropout else None
+    lap("dropout")
+    floor = stabiliser(scan.projector, scan.noise_std or tuned.noise_std)
+    return Study(scan, images, found, tuned, posterior, dropout, floor, seconds)

@@ -1,0 +1,313 @@
+"""The page holds what the record holds, needs nothing else, and runs nothing that a file could bring."""
+
+import base64
+import dataclasses
+import hashlib
+import re
+import struct
+import time
+import zlib
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from lapwing.app import records, report
+from lapwing.app.report.markup import h, png
+from lapwing.app.report.svg import Axis, Frame, axis, log_axis, number
+from tests.app.report import runs
+
+PAGES = {
+    "classification": lambda: [runs.classifier()],
+    "regression": lambda: [runs.wave()],
+    "comparison": lambda: [runs.classifier(), runs.classifier(seed=3), runs.wave(), runs.failed()],
+    "failed": lambda: [runs.failed()],
+    "empty": lambda: [records.Record("empty", "classification")],
+    "hostile": lambda: [runs.hostile()],
+}
+
+
+class Reader(HTMLParser):
+    """Tags must close in order; collects what a page refers to and what it says."""
+
+    VOID = frozenset({"meta", "link", "img", "br"})
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags, self.links, self.text = [], [], [], []
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+        self.links += [value for key, value in attributes if key in {"src", "href", "action", "srcset", "xlink:href"}]
+        assert not [key for key, _ in attributes if key.startswith("on") or key == "style"], attributes
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.handle_starttag(tag, attributes)
+        if tag not in self.VOID:
+            self.handle_endtag(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+@pytest.mark.parametrize("kind", PAGES)
+def test_the_page_is_whole_and_needs_no_network(kind):
+    page = report.page(PAGES[kind]())
+    found = Reader(page)
+    assert all(link.startswith("data:") for link in found.links)
+    assert not re.search(r"url\(|@import|https?://", page)
+    assert [tag for tag, _ in found.tags].count("script") == 1
+    charts = [attributes for tag, attributes in found.tags if tag == "svg" and attributes.get("class") == "chart"]
+    assert all(attributes["role"] == "img" and attributes["aria-label"] for attributes in charts)
+    assert all(attributes["alt"] for tag, attributes in found.tags if tag == "img")
+    assert not re.search(r"\bnan\b|Infinity|None", re.sub(r"<script>.*</script>", "", page, flags=re.DOTALL))
+
+
+def test_only_our_own_script_may_run():
+    page = report.page([runs.hostile()])
+    policy = dict(
+        part.strip().split(" ", 1)
+        for part in re.search(r'Policy" content="([^"]*)"', page)[1].replace("&#x27;", "'").split(";")
+    )
+    script = re.search(r"<script>(.*)</script>", page, re.DOTALL)[1]
+    assert policy["script-src"] == f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
+    assert policy["default-src"] == "'none'"
+
+
+def test_hostile_strings_are_shown_as_text():
+    page = report.page([runs.hostile(), runs.hostile()])
+    assert runs.HOSTILE not in page
+    assert "<img src=x" not in page
+    assert runs.HOSTILE in "".join(Reader(page).text)
+
+
+def test_ten_thousand_points_make_a_small_page_quickly():
+    for record in (runs.classifier(10_000), runs.wave(10_000)):
+        started = time.process_time()
+        size = len(report.page([record]).encode())
+        assert size < 3e6
+        assert time.process_time() - started < 5  # of this process; wall-clock suffers from others
+
+
+def test_the_page_shows_what_the_record_says():
+    record = runs.classifier()
+    text = " ".join(Reader(report.page([record])).text)
+    for words in (
+        "conv2",
+        "31.0 %",
+        "held-out density",
+        "Temperature",
+        "6f1e0a9b3c5d7e21",
+        "temperature scaling",
+        "letters",
+        "rotated 60°",
+        "812 MiB",
+        "torch 2",
+    ):
+        assert words in text
+    scored = report.scored(record).evaluations[0].method("lapwing")
+    targets = record.evaluations[0].targets
+    probs = scored.probs.astype(float)
+    assert scored.metrics["accuracy"].value == pytest.approx((probs.argmax(1) == targets).mean())
+    assert scored.metrics["NLL"].value == pytest.approx(-np.log(probs[np.arange(len(probs)), targets]).mean())
+    assert f"{scored.metrics['NLL'].value:.3f}" in text
+
+
+@pytest.mark.parametrize(
+    ("width", "level", "words"),
+    [(1.0, "good", "right width"), (1.3, "poor", "(29|30|31) % too wide"), (0.8, "poor", "(19|20|21) % too narrow")],
+)
+def test_the_verdict_measures_the_width_of_error_bars(width, level, words):
+    found = report.verdict(runs.wave(4_000, width=width))
+    assert found.level == level
+    assert re.search(words, found.headline)
+
+
+def test_the_verdict_gives_reasons():
+    rng = np.random.default_rng(0)
+    tails = records.regression(
+        "test", rng.standard_t(2, size=3_000) + 1, {"lapwing": (np.zeros(3_000), np.ones(3_000))}
+    )
+    reasons = " ".join(report.verdict(records.Record("tails", "regression", (tails,))).reasons)
+    assert "below the targets by" in reasons
+    assert "tails heavier" in reasons
+    uneven = np.repeat([1.0, 1.0, 3.0], 200)
+    shape = records.regression(
+        "test", uneven * rng.normal(size=600), {"lapwing": (np.zeros(600), np.linspace(1, 1.1, 600))}
+    )
+    assert "do not tell well where" in " ".join(report.verdict(records.Record("a", "regression", (shape,))).reasons)
+
+
+def test_the_verdict_tells_confidence_from_accuracy():
+    rng = np.random.default_rng(0)
+    confidence = rng.uniform(0.6, 0.95, size=5_000)
+    for shift, level, words in (
+        (0.0, "good", "Calibrated"),
+        (-0.1, "poor", "Overconfident by 10"),
+        (0.03, "fair", "Too cautious by [23]"),
+    ):
+        targets = (rng.random(5_000) > confidence + shift).astype(int)
+        test = records.classification("test", targets, {"lapwing": np.stack([confidence, 1 - confidence], 1)})
+        found = report.verdict(records.Record("coins", "classification", (test,)))
+        assert found.level == level
+        assert re.match(words, found.headline)
+    uneven = (rng.random(5_000) > np.where(confidence < 0.775, confidence + 0.1, confidence - 0.1)).astype(int)
+    test = records.classification("test", uneven, {"lapwing": np.stack([confidence, 1 - confidence], 1)})
+    assert "not at every confidence" in report.verdict(records.Record("coins", "classification", (test,))).headline
+
+
+def test_a_verdict_holds_for_other_sets_or_says_that_it_does_not():
+    rng = np.random.default_rng(0)
+    confidence = rng.uniform(0.6, 0.95, size=5_000)
+    probs = {"lapwing": np.stack([confidence, 1 - confidence], 1)}
+    test, alike, turned = (
+        records.classification(name, (rng.random(5_000) > confidence - shift).astype(int), probs)
+        for name, shift in (("test", 0.0), ("alike", 0.0), ("turned", 0.3))
+    )
+    found = report.verdict(records.Record("coins", "classification", (test, alike, turned)))
+    assert (found.level, found.headline.partition(", but ")[2]) == ("fair", "not on turned")
+    right = 100 * (turned.targets == 0).mean()
+    assert (
+        found.reasons[1] == f"On turned it says {100 * confidence.mean():.1f} % and is right {right:.1f} % of the time."
+    )
+    assert report.verdict(records.Record("coins", "classification", (test, alike))).level == "good"
+    assert report.verdict(records.Record("coins", "classification", (turned, test))).headline.startswith(
+        "Overconfident"
+    )
+
+    standard = {"lapwing": (np.zeros(5_000), np.ones(5_000))}
+    near, far = (
+        records.regression(name, size * rng.normal(size=5_000), standard) for name, size in (("test", 1), ("far", 3))
+    )
+    found = report.verdict(records.Record("wave", "regression", (near, far)))
+    assert found.level == "fair"
+    assert re.fullmatch(
+        r"On far errors are (2\.9\d*|3(\.0\d*)?) ± 0\.0\d+ times as large as predicted\.", found.reasons[1]
+    )
+
+
+def test_names_of_sets_are_whole_where_there_is_room():
+    rng = np.random.default_rng(0)
+    sets = [
+        records.classification(name, rng.integers(2, size=50), {"lapwing": np.full((50, 2), 0.5)})
+        for name in ("upright digits", "digits turned by 45°")
+    ]
+    text = report.page([records.Record("digits", "classification", tuple(sets))])
+    assert re.search(r"<text[^>]*>digits turned by 45°</text>", text)
+
+
+def test_chance_is_rarely_exceeded_by_the_calibrated():
+    rng = np.random.default_rng(3)
+    beyond = 0
+    for _ in range(60):
+        confidence = rng.uniform(0.5, 1, size=300)
+        targets = (rng.random(300) > confidence).astype(int)
+        test = records.classification("test", targets, {"lapwing": np.stack([confidence, 1 - confidence], 1)})
+        beyond += report.verdict(records.Record("coins", "classification", (test,))).level != "good"
+    assert beyond <= 12  # one in twenty by each of two looks: six expected, 12 is 2.5 standard deviations more
+
+
+def test_extreme_records_still_make_a_page():
+    test = records.classification("test", [1, 0], {"MAP": [[1, 0], [0, 1]], "lapwing": [[0.5, 0.5], [0.5, 0.5]]})
+    one = records.classification("test", [1], {"MAP": [[1, 0]]})
+    flat = records.regression("test", [1.0, 1.0], {"lapwing": ([1.0, 1.0], [1.0, 1.0])}, inputs=[2.0, 2.0])
+    several = records.regression("test", np.ones((5, 3)), {"lapwing": (np.zeros((5, 3)), np.ones((5, 3)))})
+    curve = records.Curve(np.array([1.0]), np.inf, held_out=np.array([-np.inf]))
+    for task, evaluation in (
+        ("classification", test),
+        ("classification", one),
+        ("regression", flat),
+        ("regression", several),
+    ):
+        Reader(report.page([records.Record("extreme", task, (evaluation,), curve=curve)]))
+    with pytest.raises(ValueError, match="at least one record"):
+        report.page([])
+
+
+def test_a_page_that_cannot_be_written_leaves_nothing(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FileExistsError):
+        report.write(tmp_path / "file" / "page.html", [runs.failed()])
+    assert report.write(tmp_path / "new" / "page.html", [runs.failed()]).read_text().startswith("<!doctype html>")
+
+
+def test_pictures_are_png_files():
+    pixels = np.random.default_rng(0).integers(256, size=(5, 7, 3)).astype(np.uint8)
+    data = png(pixels)
+    width, height = struct.unpack(">II", data[16:24])
+    start = data.index(b"IDAT")
+    (size,) = struct.unpack(">I", data[start - 4 : start])
+    raw = np.frombuffer(zlib.decompress(data[start + 4 : start + 4 + size]), np.uint8).reshape(5, 22)
+    assert (width, height) == (7, 5)
+    assert np.array_equal(raw[:, 1:].reshape(5, 7, 3), pixels)
+
+
+def test_charts_put_points_where_the_axes_say():
+    frame = Frame(Axis("x", 0.0, 10.0), Axis("y", 1.0, 100.0, log=True))
+    left, right = frame.across([0.0, 10.0])
+    assert frame.across(2.5) == pytest.approx(left + (right - left) / 4)
+    bottom, top = frame.up([1.0, 100.0])
+    assert frame.up(10.0) == pytest.approx((bottom + top) / 2)
+    assert bottom > top
+    assert [text for _, text in log_axis("p", [1e-3, 1e3]).marks()] == ["10⁻³", "10⁻¹", "10¹", "10³"]
+    assert [text for _, text in axis("a", [0, 9.9]).marks()] == ["0", "2.5", "5", "7.5", "10"]
+    assert number(12345.678) == "12,346"
+
+
+def test_attributes_and_text_are_escaped():
+    assert h("p", "<b>", title='"<') == '<p title="&quot;&lt;">&lt;b&gt;</p>'
+
+
+def test_a_record_that_was_scored_is_not_scored_again():
+    record = report.scored(runs.wave())
+    first = record.evaluations[0]
+    known = dataclasses.replace(first.predictions[0], metrics={"NLL": records.Measured(42.0)})
+    again = dataclasses.replace(record, evaluations=(dataclasses.replace(first, predictions=(known,)),))
+    assert "42" in report.page([again])
+
+
+def test_a_curve_without_evidence_says_nothing_of_it():
+    record = runs.classifier()
+    curve = dataclasses.replace(record.curve, log_evidence=np.full(len(record.curve.precision), np.nan))
+    reasons = report.verdict(dataclasses.replace(record, curve=curve)).reasons
+    assert not any("evidence at" in reason for reason in reasons)
+    assert any("evidence at" in reason for reason in report.verdict(record).reasons)
+
+
+def test_the_verdict_says_what_the_network_alone_was_like():
+    rng = np.random.default_rng(0)
+    confidence = rng.uniform(0.6, 0.9, size=4_000)
+    targets = (rng.random(4_000) > confidence).astype(int)
+
+    def reasons(**shifts):
+        tables = {
+            name.replace("_", " "): np.stack([confidence + shift, 1 - confidence - shift], 1)
+            for name, shift in shifts.items()
+        }
+        test = records.classification("test", targets, tables)
+        return " ".join(report.verdict(records.Record("coins", "classification", (test,))).reasons)
+
+    assert "The network alone is overconfident by 8." in reasons(lapwing=0.0, MAP=0.08)
+    assert "too cautious already, by 7." in reasons(lapwing=-0.08, MAP=-0.08)
+    assert "Against the network alone (MAP): the same NLL" in reasons(lapwing=-0.08, MAP=-0.08)
+    assert "The network alone" not in reasons(lapwing=0.0, MAP=0.0)
+    assert "worse by" in reasons(lapwing=0.08, MAP=0.0)
+    assert "those data were harder" in reasons(lapwing=-0.05, temperature_scaling=-0.06, MAP=0.0)
+    assert "those data were easier" in reasons(lapwing=0.05, temperature_scaling=0.06, MAP=0.08)
+    assert "those data" not in reasons(lapwing=0.05, temperature_scaling=0.0, MAP=0.08)
+    assert "those data" not in reasons(lapwing=-0.05, temperature_scaling=0.05, MAP=0.08)
+
+
+def test_small_leverages_keep_their_digits():
+    """Under a stiff prior every leverage is small: 0.000 in each row would say nothing."""
+    found = records.Influence(np.array([4.567e-5, 1.2e-4, 0.0312, 0.5]), np.array([-0.5, -12.25, -0.0001, 0.0]))
+    shown = report.page([records.Record("stiff", "regression", influence=found)])
+    assert all(f"<td>{text}</td>" in shown for text in ("4.57e-5", "1.2e-4", "0.0312", "0.5", "−12.2", "−1e-4"))
