@@ -30,22 +30,57 @@ class Finished:
     stderr: str
 
 
+@final
+@dataclass(frozen=True, eq=False)
+class Running:
+    """A script that is being run."""
+
+    script: str
+    process: multiprocessing.process.BaseProcess
+    kept: tempfile.TemporaryDirectory  # of what it says
+
+    def finished(self, timeout: float) -> Finished:
+        """What it left behind, once it has ended."""
+        self.process.join(timeout)
+        if self.process.is_alive():
+            self.kill()
+            raise TimeoutError(f"{self.script} was still running after {timeout} s")
+        texts = [path.read_text() if path.exists() else "" for path in written(self.kept.name)]
+        self.kept.cleanup()
+        return Finished(self.process.exitcode or 0, *texts)
+
+    def kill(self) -> None:
+        """End it, if it has not ended."""
+        self.process.kill()
+        self.process.join()
+
+    def send_signal(self, number: int) -> None:
+        """Tell it something."""
+        os.kill(self.process.pid, number)
+
+
+def written(folder: str) -> list[Path]:
+    """Where a script's words go."""
+    return [Path(folder) / name for name in ("stdout", "stderr")]
+
+
 def run(
     script: Path, *arguments: str, folder: Path | None = None, strict: bool = False, timeout: float = 300
 ) -> Finished:
     """Runs a script as `python script arguments` would, in `folder`; `strict` turns warnings into errors."""
-    with tempfile.TemporaryDirectory() as kept:
-        written = [str(Path(kept) / name) for name in ("stdout", "stderr")]
-        given = str(script), [str(script), *arguments], str(folder or Path.cwd()), dict(os.environ), strict
-        process = SERVER.Process(target=_run, args=(*given, written))
-        process.start()
-        process.join(timeout)
-        if process.is_alive():
-            process.kill()
-            process.join()
-            raise TimeoutError(f"{script} was still running after {timeout} s")
-        texts = [Path(path).read_text() if Path(path).exists() else "" for path in written]
-        return Finished(process.exitcode or 0, *texts)
+    return start(str(script), *arguments, folder=folder, strict=strict).finished(timeout)
+
+
+def start(
+    script: str, *arguments: str, folder: Path | None = None, strict: bool = False,
+    environment: dict[str, str] | None = None,
+) -> Running:  # fmt: skip
+    """Begins to run a script, or a module by its dotted name, as `python -m` would."""
+    kept = tempfile.TemporaryDirectory()
+    given = [script, *arguments], str(folder or Path.cwd()), environment or dict(os.environ), strict
+    process = SERVER.Process(target=_run, args=(script, *given, list(map(str, written(kept.name)))))
+    process.start()
+    return Running(script, process, kept)
 
 
 def _run(
@@ -56,13 +91,14 @@ def _run(
             os.dup2(file.fileno(), number)
     os.environ.update(environment)
     os.chdir(folder)
-    sys.argv, sys.path[0:0] = words, [str(Path(script).parent)]
+    is_file = script.endswith(".py")
+    sys.argv, sys.path[0:0] = words, [str(Path(script).parent) if is_file else folder]
     if strict:
         warnings.simplefilter("error")
         warnings.filterwarnings("ignore", message=JIT, category=DeprecationWarning)
     code = 0
     try:
-        runpy.run_path(script, run_name="__main__")
+        (runpy.run_path if is_file else runpy.run_module)(script, run_name="__main__")
     except SystemExit as asked:
         code = asked.code if isinstance(asked.code, int) else int(asked.code is not None)
         if isinstance(asked.code, str):

@@ -275,7 +275,7 @@ BAD = {
     "no epochs": ({"epochs": 0}, "epochs is 0 and batch_size 128: expected at least one"),
     "negative precision": ({"prior_precision": -1.0}, "prior_precision is -1.0, expected zero or more"),
     "too few targets": ({"data": (torch.zeros(3, 4), torch.zeros(2, 3))}, "3 inputs and 2 targets"),
-    "no data": ({"data": (torch.zeros(0, 4), torch.zeros(0, 3))}, "0 inputs and 0 targets"),
+    "no data": ({"data": (torch.zeros(0, 4), torch.zeros(0, 3))}, "the data are empty"),
     "NaN": ({"data": (torch.full((3, 4), math.nan), torch.zeros(3, 3))}, "contain NaN or infinite values"),
     "wrong type": ({"data": "mnist"}, "cannot read data of type str"),
     "wrong shape": ({"data": (torch.zeros(3, 4).double(), torch.zeros(3))}, r"targets of shape \(3,\) do not fit outputs"),

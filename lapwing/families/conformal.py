@@ -74,7 +74,7 @@ def fit(base: Predictive, validation: Any, *, score: Score | None = None) -> Con
     >>> round(float(high), 3)  # the 18th smallest of 19 errors
     0.944
     """
-    found = [(base.predict(inputs), targets) for inputs, targets in Source.of(validation).in_order(BATCH)]
+    found = [(base.predict(inputs), targets) for inputs, targets in Source.of(validation).pairs(BATCH)]
     score = _checked(found[0][0], score)
     scores = torch.cat([_scores(one, targets, score) for one, targets in found])
     return Conformal(base, score, scores.sort(0).values)

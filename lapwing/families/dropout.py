@@ -20,7 +20,9 @@ from lapwing.bayes.likelihoods import Likelihood
 from lapwing.bayes.noise import SAMPLE, Noise
 from lapwing.bayes.predictive import Prediction, from_draws
 from lapwing.families.networks import BATCH, NO_PRIOR, evaluated, with_noise
+from lapwing.network.input_tree import Sample, as_inputs, call
 from lapwing.network.parameters import check_model
+from lapwing.network.shuffling import Source
 
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 ELEMENTS = {functional.dropout, functional.alpha_dropout}
@@ -69,13 +71,14 @@ class Dropout:
 
     def functions(self, inputs: Any) -> Tensor:  # (draws, *outputs)
         """The outputs with every one of the masks."""
-        inputs, found = torch.as_tensor(inputs), []
+        known, found = as_inputs(inputs), []
         with torch.no_grad():
             for draw in range(self.draws):
                 parts = []
-                for part in inputs.split(BATCH):
+                for part in known.split(BATCH):
                     with Masks(Noise(self.seed, SAMPLE), draw) as masks:
-                        parts.append(self.model(part))
+                        arguments, named = call(self.model, part)
+                        parts.append(self.model(*arguments, **named))
                 if not masks.used:
                     raise ValueError(
                         "no dropout was met on the way through the network: put nn.Dropout layers into it before "
@@ -139,7 +142,5 @@ class Masks(TorchFunctionMode):
         return input * keep / (1 - p) if p < 1 else torch.zeros_like(input)
 
 
-def _first(data: Any) -> Tensor:
-    from lapwing.network.shuffling import Source
-
-    return next(Source.of(data).in_order(2))[0]
+def _first(data: Any) -> Sample:
+    return Source.of(data).first(2).inputs

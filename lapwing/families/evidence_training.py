@@ -13,7 +13,6 @@ from typing import Any, final
 
 import torch
 from torch import Generator, Tensor, nn
-from torch.func import functional_call
 
 from lapwing.bayes import evidence
 from lapwing.bayes.evidence import EvidenceParts, Moments, Precisions, Problem, grouped
@@ -26,7 +25,9 @@ from lapwing.bayes.methods.structured import Structure
 from lapwing.bayes.posterior import Posterior
 from lapwing.bayes.priors import DiagonalPrior, Isotropic, PerGroup, resolve
 from lapwing.linalg.kronecker import Block
-from lapwing.network.batches import as_batches
+from lapwing.network.batches import Batches, as_batches
+from lapwing.network.data_spec import Counted, Targets
+from lapwing.network.input_tree import Sample, outputs_at
 from lapwing.network.jacobian import Network
 from lapwing.network.kfac import root_of, structured
 from lapwing.network.linearisation import linearise
@@ -198,7 +199,7 @@ class _Task:
         names = tuple(name for name, weight in copy.named_parameters() if weight.requires_grad)
         if not names:
             raise ValueError("the network has no weights that require gradients: nothing can be trained")
-        some = linearise(still, [next(source.in_order(SUBSET_BATCH))], likelihood)
+        some = linearise(still, [source.first(SUBSET_BATCH)], likelihood)
         chosen = resolve(prior, some.groups)
         assert isinstance(chosen, Isotropic | PerGroup)
         shape = chosen.on(some.features, some.row_counts)
@@ -291,9 +292,7 @@ def layerwise(
     """
     network, batches = Network.of(model), as_batches(data)
     outputs = torch.cat([network.outputs(inputs) for inputs in batches.inputs])
-    targets = batches.targets
-    times = 1.0 if dataset_size is None else dataset_size / len(targets)
-    counts = torch.full((len(targets),), times, dtype=torch.float64)
+    targets, counts = _counted(batches, dataset_size)
     root = root_of(likelihood, targets)
     curvature = structured(network, batches.inputs, root, method, counts=counts, seed=seed).curvature
     values = torch.cat([block.values.flatten() for block in curvature.blocks]).double().cpu()
@@ -352,10 +351,10 @@ class _Online:
         )  # fmt: skip
         return learner
 
-    def loss(self, weights: Weights, inputs: Tensor, targets: Tensor, generator: Generator) -> Tensor:
+    def loss(self, weights: Weights, inputs: Sample, targets: Targets, generator: Generator) -> Tensor:
         """−log p(y, w) / n, from a batch."""
         del generator  # the loss itself is not random
-        outputs = functional_call(self.task.model, weights, (inputs,))
+        outputs = outputs_at(self.task.model, weights, inputs)
         flat = torch.cat([weights[name].reshape(-1) for name in self.task.names])
         each = self.precision[self.task.shape.group_of].to(flat)
         penalty = 0.5 * (each * flat.square()).sum() / self.task.source.size
@@ -382,7 +381,7 @@ class _Online:
             )
         )  # fmt: skip
 
-    def step(self, inputs: Tensor, targets: Tensor, generator: Generator, done: float) -> float:
+    def step(self, inputs: Any, targets: Any, generator: Generator, done: float) -> float:
         """One step of descent."""
         return self.descent.step(inputs, targets, generator, done)
 
@@ -403,9 +402,23 @@ class _Online:
         self.curve = [Assessment(**{**found, "parts": EvidenceParts(**found["parts"])}) for found in state["curve"]]
 
 
+def _counted(batches: Batches, dataset_size: int | None) -> tuple[Tensor, Tensor]:
+    """All targets, and how often each datum counts."""
+    targets, counts = list[Tensor](), list[Tensor]()
+    for batch in batches.read():
+        assert batch.targets is not None
+        targets.append(batch.targets)
+        counts.append(torch.ones(len(batch.targets), dtype=torch.float64) if batch.weights is None else batch.weights)
+    known, weights = torch.cat(targets), torch.cat(counts)
+    if weights.ndim > 1:
+        raise ValueError("a mask over single targets is not for a structure that knows layers alone: use Krylov()")
+    return known, weights if dataset_size is None else weights * (dataset_size / len(known))
+
+
 def _spread(source: Source) -> Tensor:
-    """The standard deviation of the targets around the mean of each output."""
-    targets = torch.cat([targets for _, targets in source.in_order(1000)]).double()
+    """The standard deviation of the targets around the mean of each output, where the search for the noise starts."""
+    observed = [targets for _, targets in source.in_order(1000)]
+    targets = torch.cat([one.targets if isinstance(one, Counted) else one for one in observed]).double()
     spread = (targets - targets.mean(0)).square().mean().sqrt()
     if not float(spread) > 0:
         raise ValueError("all targets are equal, so the noise cannot be found: give Gaussian(noise_std=…)")

@@ -19,7 +19,6 @@ import numpy as np
 import scipy.optimize
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from lapwing.bayes.evidence import At, ByFixedPoint, Precisions, Problem, Tuning, mackay_update
 from lapwing.bayes.evidence.indefinite import Indefinite
@@ -36,6 +35,7 @@ from lapwing.linalg.operators import Dense, gram
 from lapwing.linalg.truncated import Truncated
 from lapwing.network.batches import Batches, as_batches
 from lapwing.network.hessian import DenseCurvatures, jacobian_rows
+from lapwing.network.input_tree import outputs_at
 from lapwing.network.jacobian import Network
 from lapwing.network.kfac import Structures, root_of
 from lapwing.network.linearisation import NetworkStructures
@@ -351,7 +351,7 @@ def _optimised(
 
     def both(x: np.ndarray) -> tuple[float, np.ndarray]:
         flat = torch.from_numpy(x).requires_grad_()
-        outputs = functional_call(network.model, {**network.fixed, **network.layout.unflatten(flat)}, (inputs,))
+        outputs = outputs_at(network.model, {**network.fixed, **network.layout.unflatten(flat)}, inputs)
         loss = 0.5 * alpha * flat.square().sum() - likelihood.log_prob_of_batch(outputs, targets)
         (slope,) = torch.autograd.grad(loss, flat)
         return float(loss.detach()), slope.numpy()

@@ -10,10 +10,10 @@ import numpy as np
 import scipy.optimize
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from lapwing.bayes.likelihoods import Likelihood
 from lapwing.bayes.predictive import Prediction, from_draws
+from lapwing.network.input_tree import Sample, as_inputs, outputs_at
 from lapwing.network.shuffling import Source
 from lapwing.training import Weights
 
@@ -53,22 +53,22 @@ class Networks:
 
     def functions(self, inputs: Any) -> Tensor:  # (sets, *outputs)
         """The outputs of every set: joint draws, the same at every call and for every batch."""
-        return outputs_of(self.model, self.weights, torch.as_tensor(inputs))
+        return outputs_of(self.model, self.weights, as_inputs(inputs))
 
     def predict(self, inputs: Any) -> Prediction:
         """The predictive distribution at new inputs; probabilities are averages over the sets."""
-        inputs = torch.as_tensor(inputs)
+        inputs = as_inputs(inputs)
         prior = self.prior if isinstance(self.prior, str) else outputs_of(self.model, self.prior, inputs)
         return from_draws(self.functions(inputs), self.likelihood, prior, mixture=self.mixture, seed=self.seed)
 
 
-def outputs_of(model: nn.Module, weights: Weights, inputs: Tensor) -> Tensor:  # (sets, *outputs)
+def outputs_of(model: nn.Module, weights: Weights, inputs: Sample) -> Tensor:  # (sets, *outputs)
     """What a network computes with every one of several sets of weights."""
     found, sets = [], len(next(iter(weights.values())))
     with torch.no_grad():
         for number in range(sets):
             one = {name: tensor[number] for name, tensor in weights.items()}
-            found.append(torch.cat([functional_call(model, one, (part,)) for part in inputs.split(BATCH)]))
+            found.append(torch.cat([outputs_at(model, one, part) for part in inputs.split(BATCH)]))
     return torch.stack(found)
 
 
@@ -92,7 +92,7 @@ def with_noise(found: Any, data: Any) -> Likelihood:
     likelihood: Likelihood = found.likelihood
     if not likelihood.tunes_noise:
         return likelihood
-    pairs = list(Source.of(data).in_order(BATCH))
+    pairs = list(Source.of(data).pairs(BATCH))
     functions = torch.cat([found.functions(inputs) for inputs, _ in pairs], dim=1)
     targets = torch.cat([targets for _, targets in pairs])
     targets = targets.reshape(functions.shape[1:]).to(functions)

@@ -13,12 +13,12 @@ from typing import Any, Literal, final
 
 import torch
 from torch import Generator, Tensor, nn
-from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from lapwing.bayes.likelihoods import Likelihood
 from lapwing.bayes.noise import SAMPLE, Noise
 from lapwing.families.networks import Networks, evaluated, stacked, values, with_noise
+from lapwing.network.input_tree import outputs_at
 from lapwing.network.parameters import Layout, check_model
 from lapwing.network.shuffling import Source
 from lapwing.runtime.progress import Report
@@ -156,7 +156,7 @@ class Collector:
     def _flat(self) -> Tensor:
         return self.layout.flatten({name: tensor.detach() for name, tensor in self.descent.current.items()})
 
-    def step(self, inputs: Tensor, targets: Tensor, generator: Generator, done: float) -> float:
+    def step(self, inputs: Any, targets: Any, generator: Generator, done: float) -> float:
         """One step, noted where it is time."""
         loss = self.descent.step(inputs, targets, generator, done)
         place = self.done % self.steps
@@ -194,7 +194,7 @@ def re_estimated(model: nn.Module, weights: Weights, data: Any, batch_size: int)
                 fresh[f"{place}.{name}" if place else name].fill_(value)
     with torch.no_grad():
         for inputs, _ in Source.of(data).in_order(batch_size):
-            functional_call(copy, fresh, (inputs,))
+            outputs_at(copy, fresh, inputs)
     return fresh
 
 

@@ -50,7 +50,7 @@ def fit(base: Predictive, validation: Any) -> Scaled:
     >>> round(fit(network, (x, x + 1)).temperature, 4)  # every error is 1 and every variance 0.25
     4.0
     """
-    pairs = [(base.predict(inputs), targets) for inputs, targets in Source.of(validation).in_order(BATCH)]
+    pairs = [(base.predict(inputs), targets) for inputs, targets in Source.of(validation).pairs(BATCH)]
     first = pairs[0][0]
     if first.likelihood.constant_curvature and isinstance(first.observation, Observation):  # the best in closed form
         squares = torch.cat([_squares(found, targets) for found, targets in pairs])

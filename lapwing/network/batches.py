@@ -15,11 +15,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler, Subset, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
-from lapwing.network.data_spec import TARGETS, Batch, DataSpec, read_batch
+from lapwing.network.data_spec import NO_TARGETS, UNUSED_WEIGHTS, Batch, DataSpec, read_batch
 from lapwing.network.input_tree import InputTree, Sample, leaves, nested, outline, tensors_in
 
 BATCH_SIZE = 128
-NO_TARGETS = f"the data have no targets: give pairs of inputs and targets, or a dictionary with one of {TARGETS}"
 
 
 @final
@@ -39,7 +38,7 @@ class Batches:
             if batch.targets is None:
                 raise ValueError(NO_TARGETS)
             if batch.weights is not None:
-                raise ValueError("these data have weights or a mask, which are not used here: pass them without")
+                raise ValueError(UNUSED_WEIGHTS)
             yield batch.inputs, batch.targets
 
     def read(self) -> Iterator[Batch]:
@@ -133,7 +132,7 @@ def as_batches(data: Any, batch_size: int | None = None, *, labelled: bool = Tru
     A DataLoader is read in the order of its data set, all of it; an iterable data set in its own order.
     Data that differ from one pass to the next, as with augmentation, are refused: the same datum would count as many.
     """
-    batches = _read(data, batch_size or BATCH_SIZE, labelled)
+    batches = read_data(data, batch_size or BATCH_SIZE, labelled=labelled)
     first = next(batches.read(), None)
     with _other_random_state():  # the same one would give random transforms the same numbers again
         again = next(batches.read(), None)
@@ -202,7 +201,8 @@ def _has_length(source: Any) -> TypeGuard[DataLoader]:
     return isinstance(source, DataLoader) and not isinstance(source.dataset, IterableDataset)
 
 
-def _read(data: Any, batch_size: int, labelled: bool) -> Batches:
+def read_data(data: Any, batch_size: int, *, labelled: bool = True) -> Batches:
+    """Batches of whatever data come in, without a look at them."""
     if isinstance(data, Batches):
         return data
     if isinstance(data, DataSpec):

@@ -13,6 +13,8 @@ from torch import Tensor
 from lapwing.network.input_tree import InputTree, Sample, nested, outline
 
 TARGETS = ("labels", "label", "targets", "target", "y")  # keys that hold targets unless one is named
+NO_TARGETS = f"the data have no targets: give pairs of inputs and targets, or a dictionary with one of {TARGETS}"
+UNUSED_WEIGHTS = "these data have weights or a mask, which are not used here: pass them without"
 Key = str | int
 
 
@@ -108,6 +110,23 @@ class Batch(NamedTuple):
     inputs: Sample
     targets: Tensor | None
     weights: Tensor | None  # (b,), or the targets' shape
+
+    @property
+    def observed(self) -> Targets:
+        """The targets, with their weights where there are some."""
+        if self.targets is None:
+            raise ValueError(NO_TARGETS)
+        return self.targets if self.weights is None else Counted(self.targets, self.weights)
+
+
+class Counted(NamedTuple):
+    """Targets with how often each datum, or each target, counts."""
+
+    targets: Tensor
+    weights: Tensor
+
+
+Targets = Tensor | Counted
 
 
 def read_batch(raw: Any) -> Batch:

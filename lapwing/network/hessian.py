@@ -21,7 +21,6 @@ from lapwing.linalg.truncated import Truncated
 from lapwing.network.batches import Inputs
 from lapwing.network.input_tree import InputTree, Sample, mapped
 from lapwing.network.jacobian import Jacobian, Network, prepared
-from lapwing.network.kfac.roots import Root
 from lapwing.runtime.memory import check_memory
 
 Energy = Callable[[Tensor, Tensor], Tensor]  # outputs (b, c) and targets -> −log p, summed
@@ -125,25 +124,6 @@ def _gradients(network: Network, energy: Energy, inputs: Sample, targets: Tensor
     if isinstance(inputs, InputTree):
         return torch.stack([of(nothing, inputs[i : i + 1], targets[i : i + 1]) for i in range(len(targets))])
     return vmap(of, in_dims=(None, 0, 0))(nothing, inputs[:, None], targets[:, None])
-
-
-def gauss_newton(network: Network, batches: Iterable[Tensor], root: Root) -> Tensor:  # (p, p)
-    """Σ over data of Jᵀ R Rᵀ J, positive semi-definite.
-
-    >>> from lapwing.network.kfac import gaussian
-    >>> network = Network.of(torch.nn.Linear(2, 1, bias=False).double().eval())
-    >>> gauss_newton(network, [torch.tensor([[1.0, 2.0], [3.0, 0.0]]).double()], gaussian(4.0))
-    tensor([[40.,  8.],
-            [ 8., 16.]], dtype=torch.float64)
-    """
-    total, start = torch.zeros(network.layout.size, network.layout.size, dtype=torch.float64), 0
-    for inputs in batches:
-        outputs = network(network.chosen(), inputs).detach()
-        rows = jacobian_rows(network, inputs, outputs)
-        columns = root(outputs, start).double().cpu()
-        pulled = torch.einsum("nck,ncp->nkp", columns, rows).flatten(0, 1)
-        total, start = total + pulled.mT @ pulled, start + len(inputs)
-    return total
 
 
 def jacobian_rows(network: Network, inputs: Sample, outputs: Tensor) -> Tensor:  # (n, c, p)

@@ -10,6 +10,7 @@ from typing import Any, final
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 
 @final
@@ -142,6 +143,33 @@ def call(model: nn.Module, inputs: Sample) -> tuple[tuple[Any, ...], dict[str, A
         return (), dict(inputs.parts)
     chosen = {key: value for key, value in inputs.parts.items() if key in names}
     return ((), chosen) if chosen else ((dict(inputs.parts),), {})
+
+
+def outputs_at(model: nn.Module, weights: dict[str, Tensor], inputs: Sample) -> Any:
+    """What a network returns for some inputs, with other weights than its own."""
+    return functional_call(model, weights, *call(model, inputs))
+
+
+def as_inputs(inputs: Any) -> Sample:
+    """Inputs of a prediction: one tensor, array or list of numbers, or several tensors in a tuple or dictionary."""
+    return nested(inputs) if isinstance(inputs, Tensor | InputTree | Mapping | tuple) else torch.as_tensor(inputs)
+
+
+def joined(parts: list[Sample]) -> Sample:
+    """Inputs of several batches after each other."""
+    if isinstance(parts[0], Tensor):
+        return torch.cat(parts)  # type: ignore[arg-type]
+    trees = [part.parts for part in parts if isinstance(part, InputTree)]
+    return InputTree(_joined(trees))
+
+
+def _joined(trees: list[Any]) -> Any:
+    first = trees[0]
+    if isinstance(first, Tensor):
+        return torch.cat(trees)
+    if isinstance(first, Mapping):
+        return {key: _joined([tree[key] for tree in trees]) for key in first}
+    return tuple(_joined(list(parts)) for parts in zip(*trees, strict=True))
 
 
 def required(model: nn.Module) -> int:

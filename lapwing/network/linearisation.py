@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from lapwing.bayes.likelihoods import Likelihood
 from lapwing.bayes.linear_model import LinearisationPoint, LinearModel, Observed
 from lapwing.linalg.operators.placed import InMainMemory
-from lapwing.network.batches import NO_TARGETS, Batches, Inputs, as_batches, check_finite_batch
+from lapwing.network.batches import Batches, Inputs, as_batches, check_finite_batch
 from lapwing.network.checks import checked_outputs, run_network
+from lapwing.network.data_spec import NO_TARGETS
 from lapwing.network.groups import weight_groups
 from lapwing.network.hessian import DenseCurvatures
 from lapwing.network.input_tree import InputTree, required

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from lapwing.network.batches import as_batches
-from lapwing.network.jacobian import Network
-from lapwing.network.kfac import diagonal, root_of
-from lapwing.network.parameters import Layout
+from lapwing.network.input_tree import call
+from lapwing.network.kfac import diagonal
+from lapwing.network.linearisation import linearise
+from lapwing.network.parameters import Layout, check_model
 
 Score = Literal["swag", "diagonal", "predictive"]
 SMALLEST = 1e-30  # a variance of SWAG's is at least this
@@ -71,7 +72,8 @@ def subnetwork(
     >>> subnetwork(model, (x, torch.zeros(2, 1)), Gaussian(1.0), 2, score="predictive")
     tensor([ True,  True, False])
     """
-    network, weights = Network.of(model), Layout.of(model)
+    check_model(model)
+    weights = Layout.of(model)
     owner, allowed = weights.tensor_of(), [select is None or select(name) for name in weights.names]
     eligible = torch.tensor(allowed)[owner]
     if not 1 <= size <= int(eligible.sum()):
@@ -79,9 +81,8 @@ def subnetwork(
     if score == "swag":
         variance = swag_variances(model, data, likelihood, seed=seed, **swag)
     elif score in ("diagonal", "predictive") and not swag:
-        batches = list(as_batches(data))
-        root = root_of(likelihood, torch.cat([targets for _, targets in batches]))
-        curvature = diagonal(network, [inputs for inputs, _ in batches], root).value
+        parts = linearise(model, data, likelihood).structure.layers
+        curvature = diagonal(parts.network, parts.batches, parts.root, counts=parts.counts).value
         variance = curvature if score == "predictive" else -curvature  # their order is all that counts
     else:
         raise ValueError(
@@ -104,7 +105,7 @@ def swag_variances(
     """
     if snapshots < 2:
         raise ValueError(f"snapshots is {snapshots}, expected at least 2: a variance needs several")
-    copy, batches = deepcopy(model), list(as_batches(data))
+    copy, batches = deepcopy(model), list(as_batches(data).read())
     names = Layout.of(copy).names
     weights = [weight for name, weight in copy.named_parameters() if name in names]
     optimiser = torch.optim.SGD(weights, lr=learning_rate, momentum=momentum, weight_decay=weight_decay)
@@ -113,9 +114,11 @@ def swag_variances(
     total, squares = torch.zeros_like(first), torch.zeros_like(first)
     for _ in range(snapshots):
         for number in torch.randperm(len(batches), generator=generator).tolist():
-            inputs, targets = batches[number]
+            batch = batches[number]
+            arguments, named = call(copy, batch.inputs)
             optimiser.zero_grad()
-            _loss(likelihood, copy(inputs), targets).backward()
+            log_prob = likelihood.log_prob_of_batch(copy(*arguments, **named), batch.targets, weights=batch.weights)
+            (-log_prob / len(batch.inputs)).backward()
             optimiser.step()
         moved = _flat(weights) - first  # differences keep their digits where variances are small
         if not bool(moved.isfinite().all()):
@@ -129,10 +132,3 @@ def swag_variances(
 
 def _flat(weights: Sequence[Tensor]) -> Tensor:
     return torch.cat([weight.detach().reshape(-1) for weight in weights]).double()
-
-
-def _loss(likelihood: Any, outputs: Tensor, targets: Tensor) -> Tensor:
-    """−log p(targets | outputs) per datum, but for what does not depend on the outputs."""
-    known = targets.to(outputs) if targets.is_floating_point() else targets
-    of, weights = likelihood.at_unit_noise(), likelihood.row_precision(likelihood.flat_targets(targets)).to(outputs)
-    return -of.log_prob(of.reshape_outputs(outputs, known), known, weights) / len(targets)

@@ -64,7 +64,8 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, TableEstimator):
     Training ends for each network when an iteration is worth less than `tol` nats of log evidence, after `max_iter`
     iterations, or by an interrupt from the keyboard, which keeps the networks as they are (`converged_` is then False).
     Time grows with rows × weights², or rows³ where that is less: seconds for a thousand rows. Of more than 6,000 rows a
-    random part is used at first, and all for the last iterations; more than 200,000 are refused.
+    random part is used at first, and all for the last iterations, block by block, so that memory hardly grows with
+    their number; more than 200,000 are refused.
 
     `noise="input"` lets the variance of the noise depend on the inputs: networks of its logarithm are trained on what
     the others leave, in two turns, and are regularised by an evidence of their own. It takes about three times as long.

@@ -14,9 +14,10 @@ from typing import Any, Protocol, final
 
 import torch
 from torch import Generator, Tensor, nn
-from torch.func import functional_call
 
 from lapwing.bayes.likelihoods import Likelihood
+from lapwing.network.data_spec import Counted, Targets
+from lapwing.network.input_tree import Sample, outputs_at
 from lapwing.network.shuffling import Source
 from lapwing.runtime.arrays import check_archive
 from lapwing.runtime.atomic import write as write_atomically
@@ -24,16 +25,16 @@ from lapwing.runtime.memory import available_bytes
 from lapwing.runtime.progress import Report, reporter
 
 Weights = dict[str, Tensor]
-Loss = Callable[[Weights, Tensor, Tensor, Generator], Tensor]
+Loss = Callable[[Weights, Any, Any, Generator], Tensor]  # weights by name, inputs, targets (`Counted` where weighted)
 Optimiser = Callable[[list[Tensor]], torch.optim.Optimizer]
-Batches = Callable[[Source, int, Generator], Iterator[tuple[Tensor, Tensor]]]  # one pass over the data
+Batches = Callable[[Source, int, Generator], Iterator[tuple[Any, Any]]]  # one pass over the data
 Schedule = Callable[[float], float]  # share of the training done, in [0, 1) -> factor of the learning rate
 
 
 class Learner(Protocol):
     """What learns from batches: `step` changes its own state and returns the loss it saw."""
 
-    def step(self, inputs: Tensor, targets: Tensor, generator: Generator, done: float) -> float:
+    def step(self, inputs: Any, targets: Any, generator: Generator, done: float) -> float:
         """One update; `done` is the share of the training behind it."""
 
     def weights(self) -> Weights:
@@ -150,7 +151,7 @@ def train(
         total, count = 0.0, 0
         with torch.no_grad():
             for inputs, targets in Source.of(validation).in_order(batch_size):
-                total -= float(log_prob(likelihood, functional_call(copy, weights, (inputs,)), targets))
+                total -= float(log_prob(likelihood, outputs_at(copy, weights, inputs), targets))
                 count += len(inputs)
         copy.train()
         return total / count
@@ -175,9 +176,9 @@ def objective(model: nn.Module, likelihood: Likelihood, names: Sequence[str], de
     With decay = prior precision / number of data its minimum is the mode of the posterior.
     """
 
-    def loss(weights: Weights, inputs: Tensor, targets: Tensor, generator: Generator) -> Tensor:
+    def loss(weights: Weights, inputs: Sample, targets: Targets, generator: Generator) -> Tensor:
         del generator  # the loss itself is not random
-        outputs = functional_call(model, weights, (inputs,))
+        outputs = outputs_at(model, weights, inputs)
         fit = -log_prob(likelihood, outputs, targets) / len(inputs)
         if decay == 0:
             return fit
@@ -192,12 +193,15 @@ def adam(learning_rate: float = 1e-3) -> Optimiser:
     return lambda weights: torch.optim.Adam(weights, lr=learning_rate, fused=True)
 
 
-def log_prob(likelihood: Likelihood, outputs: Tensor, targets: Tensor, noise_std: Tensor | None = None) -> Tensor:  # ()
+def log_prob(
+    likelihood: Likelihood, outputs: Tensor, targets: Targets, noise_std: Tensor | None = None
+) -> Tensor:  # ()
     """log p(targets | outputs), summed over the data; a Gaussian without a noise has `noise_std`, or unit noise.
 
     Outputs of shape (n, 1) and targets of shape (n,) belong together; nothing else is broadcast.
     """
-    return likelihood.log_prob_of_batch(outputs, targets, noise_std)
+    known, weights = targets if isinstance(targets, Counted) else (targets, None)
+    return likelihood.log_prob_of_batch(outputs, known, noise_std, weights)
 
 
 @final
@@ -217,7 +221,7 @@ class Descent:
         self.descent = (self.optimiser or adam())(list(self.current.values()))
         self.rates = [group["lr"] for group in self.descent.param_groups]
 
-    def step(self, inputs: Tensor, targets: Tensor, generator: Generator, done: float) -> float:
+    def step(self, inputs: Any, targets: Any, generator: Generator, done: float) -> float:
         """One step of the optimiser; where the loss is not finite, none."""
         if self.schedule is not None:
             for group, rate in zip(self.descent.param_groups, self.rates, strict=True):

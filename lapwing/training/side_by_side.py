@@ -15,10 +15,12 @@ from typing import Any, final
 
 import torch
 from torch import Generator, Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
 
 from lapwing.bayes.likelihoods import Likelihood
-from lapwing.network.shuffling import Source
+from lapwing.network.data_spec import Targets
+from lapwing.network.input_tree import outputs_at
+from lapwing.network.shuffling import Source, stacked
 from lapwing.runtime.progress import Report, reporter
 from lapwing.training.descent import (
     Descent,
@@ -95,11 +97,12 @@ def obstacle(models: Sequence[nn.Module], plan: Plan) -> str | None:
     together = Together.of(models, plan)
     weights = {name: tensor.clone() for name, tensor in together.start.items()}
     trained = [weights[name].requires_grad_() for name in together.names]
-    batch = plan.data.in_order(PROBED)
-    inputs, targets = next(batch)
+    batch = plan.data.first(PROBED)
+    if not isinstance(batch.inputs, Tensor):
+        return "their inputs are more than one tensor"
     try:
         with torch.random.fork_rng(devices=[]):
-            rows = (part.expand(len(models), *part.shape) for part in (inputs, targets))
+            rows = stacked([batch] * len(models))
             torch.autograd.grad(together.losses(weights, *rows).sum(), trained, allow_unused=True)
     except (RuntimeError, NotImplementedError, ValueError) as error:
         return f"vmap refuses this network: {str(error).splitlines()[0][:120]}"
@@ -126,11 +129,11 @@ class Together:
         decays = torch.tensor(plan.precisions).to(start[names[0]]) / plan.data.size
         return Together(deepcopy(models[0]).train(), start, names, plan.likelihood, decays)
 
-    def losses(self, weights: Weights, inputs: Tensor, targets: Tensor) -> Tensor:  # (networks,)
+    def losses(self, weights: Weights, inputs: Tensor, targets: Targets) -> Tensor:  # (networks,)
         """−log p per datum of a batch for each network, plus decay / 2 · Σ w² over its weights."""
         return self._mapped(self._loss, weights, inputs, targets, self.decays, own=True)
 
-    def scores(self, weights: Weights, batches: Iterator[tuple[Tensor, Tensor]]) -> Tensor:  # (networks,)
+    def scores(self, weights: Weights, batches: Iterator[tuple[Any, Targets]]) -> Tensor:  # (networks,)
         """−log p per datum of held-out data for each network."""
         total, count = 0.0 * self.decays.double(), 0
         self.model.eval()
@@ -144,15 +147,15 @@ class Together:
             self.model.train()
         return total / count
 
-    def _loss(self, weights: Weights, inputs: Tensor, targets: Tensor, decay: Tensor) -> Tensor:  # ()
-        outputs = functional_call(self.model, weights, (inputs,))
+    def _loss(self, weights: Weights, inputs: Tensor, targets: Targets, decay: Tensor) -> Tensor:  # ()
+        outputs = outputs_at(self.model, weights, inputs)
         fit = -log_prob(self.likelihood, outputs, targets) / len(inputs)
         if not bool(self.decays.any()):
             return fit
         return fit + decay / 2 * sum((weights[name].square().sum() for name in self.names), start=0.0 * fit)
 
     def _mapped(
-        self, function: Any, weights: Weights, inputs: Tensor, targets: Tensor, decays: Tensor, own: bool
+        self, function: Any, weights: Weights, inputs: Tensor, targets: Targets, decays: Tensor, own: bool
     ) -> Tensor:
         """A function of one network over all; each has batches of its `own`, or all share one."""
         axis = 0 if own else None
@@ -180,7 +183,7 @@ class Crowd:
         self.lowest, self.best = torch.full((count,), torch.inf, dtype=torch.float64), self.descent.weights()
 
     def _loss(self) -> Loss:
-        def loss(weights: Weights, inputs: Tensor, targets: Tensor, generator: Generator) -> Tensor:
+        def loss(weights: Weights, inputs: Tensor, targets: Targets, generator: Generator) -> Tensor:
             del generator  # the loss itself is not random
             found = self.together.losses(weights, inputs, targets)
             self.losses = found.detach()
@@ -188,7 +191,7 @@ class Crowd:
 
         return loss
 
-    def batches(self, source: Source, batch_size: int, generator: Generator) -> Iterator[tuple[Tensor, Tensor]]:
+    def batches(self, source: Source, batch_size: int, generator: Generator) -> Iterator[tuple[Tensor, Targets]]:
         """Those of an epoch, of each network by its own generator."""
         del generator
         return source.side_by_side(batch_size, self.generators)
@@ -203,7 +206,7 @@ class Crowd:
             self.best[name][better] = tensor[better]
         return float(found.mean())
 
-    def step(self, inputs: Tensor, targets: Tensor, generator: Generator, done: float) -> float:
+    def step(self, inputs: Any, targets: Any, generator: Generator, done: float) -> float:
         """One step of all; their mean loss."""
         return self.descent.step(inputs, targets, generator, done) / len(self.generators)
 

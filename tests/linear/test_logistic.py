@@ -222,15 +222,11 @@ def test_the_mode_is_the_minimum_of_the_loss(name, precision, products_only, mon
         torch.testing.assert_close(found.factor @ found.factor.mT, expected.hessian / precision, rtol=1e-6, atol=1e-6)
 
 
-def test_a_root_of_the_inverse_solves_in_one_step():
+def test_the_diagonal_is_that_of_the_hessian():
     loss, _ = loss_of("multinomial", 0.3)
     found = mode(loss)
-    inverse = torch.linalg.inv(found.factor)
-    system = loss.hessian(found.outputs)
-    right = torch.arange(2.0 * len(inverse)).double().reshape(-1, 2)
-    solver = newton.CG(1e-10, preconditioner=newton.Rooted(inverse.mT))
-    assert solver.solve(system, right).steps == 1
-    torch.testing.assert_close(loss.diagonal(found.outputs), system.dense().diagonal(), rtol=1e-12, atol=0)
+    dense = loss.hessian(found.outputs).dense()
+    torch.testing.assert_close(loss.diagonal(found.outputs), dense.diagonal(), rtol=1e-12, atol=0)
 
 
 def test_confident_data_lose_no_digits_in_the_hessian():

@@ -135,12 +135,6 @@ def test_jacobian_without_forward_mode(name):
     assert is_there(j @ there(j.shape[1], 3), j.T @ there(j.shape[0], 3), j.rows(1, 3))
 
 
-@pytest.mark.parametrize("name", NETWORKS)
-def test_directions_are_differentiable(name):
-    network, x = problem(name)
-    assert is_there(*network.directional(x, there(network.layout.size, 2)))
-
-
 @pytest.mark.parametrize("name", EVERY)
 def test_plans_are_found(name):
     with answered(True):

@@ -12,7 +12,7 @@ from lapwing.linalg.solvers import CG, Cholesky, Nystrom
 from lapwing.linalg.spectral import decompose
 from lapwing.linalg.truncated import leading
 from lapwing.network.batches import Inputs
-from lapwing.network.hessian import DenseCurvatures, empirical_fisher, gauss_newton, hessian
+from lapwing.network.hessian import DenseCurvatures, empirical_fisher, hessian
 from lapwing.network.jacobian import Jacobian, Network, prepared
 from lapwing.network.kfac import bernoulli, categorical, diagonal, factorise, row_squares
 from tests.far import DEVICE, Far, far_away, moved
@@ -132,10 +132,6 @@ def test_dense_curvature_of_a_likelihood(method, likelihood):
         return [method.made_of(made, scale, 0).values]
 
     here_and_there("mlp", compute)
-
-
-def test_gauss_newton():
-    here_and_there("mlp", lambda model, x: [gauss_newton(Network.of(model), [x], bernoulli())])
 
 
 @pytest.mark.parametrize("method", [Exact(), KFAC(), Krylov()], ids=repr)

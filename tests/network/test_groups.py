@@ -10,6 +10,7 @@ from lapwing import Gaussian, GPrior, Isotropic, LinearModel, PerGroup, infer, l
 from lapwing.network.groups import REST, weight_groups
 from lapwing.network.jacobian import Network
 from tests.network.networks import Residual, normal, seeded
+from tests.network.test_linearisation import dense_jacobian
 
 X = normal(40, 3, seed=1)
 PICTURES = normal(9, 2, 5, 6, seed=3)
@@ -127,9 +128,9 @@ def stretched(kind: str, k: float) -> tuple[nn.Module, Tensor]:
 def telling(kind: str) -> Tensor:
     """Targets that say something about the group and about the rest: a step in all weights, seen by the tangent."""
     model, inputs = stretched(kind, 1.0)
-    network = Network.of(model)
-    outputs, moved = network.directional(inputs, normal(network.layout.size, 2, seed=5))
-    return (outputs + moved[..., 0]).detach() + 0.1 * normal(*outputs.shape, seed=9)
+    outputs, jacobian = model(inputs).detach(), dense_jacobian(model, inputs)
+    step = jacobian @ normal(jacobian.shape[1], 2, seed=5)[:, 0]
+    return outputs + step.reshape(outputs.shape) + 0.1 * normal(*outputs.shape, seed=9)
 
 
 @pytest.mark.parametrize("kind", ["layer norm", "group norm", "batch norm", "weight norm"])

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests import processes
 from tests.ranks import worker
 
 ROOT = Path(__file__).parent.parent.parent
@@ -22,23 +23,23 @@ def environment(**more: str) -> dict[str, str]:
     return {**kept, "PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", **more}
 
 
-def start(job: str, folder: Path, ranks: int) -> list[subprocess.Popen]:
+def start(job: str, folder: Path, ranks: int) -> list[processes.Running]:
     return [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.ranks.worker", f"group {job}", folder, str(ranks)],
-            env=environment(RANK=str(rank)), cwd=ROOT, stderr=subprocess.PIPE, text=True,
+        processes.start(
+            "tests.ranks.worker", f"group {job}", str(folder), str(ranks), folder=ROOT,
+            environment=environment(RANK=str(rank)),
         )
         for rank in range(ranks)
     ]  # fmt: skip
 
 
-def ended(processes: list[subprocess.Popen]) -> list[tuple[int, str]]:
+def ended(running: list[processes.Running]) -> list[tuple[int, str]]:
     """Exit status and last words of each; none outlives the test."""
     try:
-        said = [process.communicate(timeout=50)[1] for process in processes]
-        return [(process.returncode, text) for process, text in zip(processes, said, strict=True)]
+        found = [process.finished(50) for process in running]
+        return [(one.returncode, one.stderr) for one in found]
     finally:
-        for process in processes:
+        for process in running:
             process.kill()
 
 
@@ -101,12 +102,12 @@ def test_ranks_that_are_told_to_stop_go_on_to_the_same_bits(number, tmp_path):
     for folder in (whole, stopped):
         folder.mkdir()
     assert ended(start("goes on", whole, 2)) == [(0, "")] * 2
-    processes, deadline = start("waits", stopped, 2), time.monotonic() + 50
+    running, deadline = start("waits", stopped, 2), time.monotonic() + 50
     while not (stopped / "steps" / "step 2.safetensors").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
-    for process in processes:
+    for process in running:
         process.send_signal(number)
-    said = ended(processes)
+    said = ended(running)
     assert all(status != 0 for status, _ in said)
     assert number == signal.SIGKILL or any("run the same again to go on" in text for _, text in said), said
     assert ended(start("goes on", stopped, 2)) == [(0, "")] * 2

@@ -108,18 +108,6 @@ class Jacobi:
         return x / self.diagonal[:, None]
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Rooted:
-    """Preconditioner by a root of the inverse of a matrix near by."""
-
-    root: Tensor  # (p, p), W with W Wᵀ that inverse
-
-    def solve(self, x: Tensor) -> Tensor:
-        """That inverse times a block of columns."""
-        return self.root @ (self.root.mT @ x)
-
-
 def is_cheap(loss: Loss) -> bool:
     """Whether Newton steps are by Cholesky."""
     p = loss.features.shape[1]

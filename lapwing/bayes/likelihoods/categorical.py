@@ -182,9 +182,15 @@ class Categorical(Likelihood):
         product = probabilities.sqrt() * (columns - probabilities.mT @ columns)
         return counted(product, None if weights is None else weights.sqrt())
 
-    def log_prob_of_batch(self, outputs: Tensor, targets: Tensor, noise_std: Tensor | None = None) -> Tensor:  # ()  # noqa: ARG002
-        """log p of class numbers of any kind."""
-        return self.log_prob(outputs, targets.long())
+    def log_prob_of_batch(
+        self, outputs: Tensor, targets: Tensor, noise_std: Tensor | None = None, weights: Tensor | None = None  # noqa: ARG002
+    ) -> Tensor:  # ()  # fmt: skip
+        """log p of class numbers of any kind; one that does not count may hold anything."""
+        labels = targets.long()
+        if weights is None:
+            return self.log_prob(outputs, labels)
+        counts = weights.reshape(labels.shape).to(outputs)
+        return self.log_prob(outputs, torch.where(counts > 0, labels, 0), counts)
 
     def class_probabilities(self, outputs: Tensor) -> Tensor:  # (…, classes)
         """The probability of every class at known outputs."""

@@ -247,7 +247,9 @@ class Gaussian(Likelihood):
         """The diagonal of the Hessian in the outputs, which is all of it: the noise precision, one where tuned."""
         return counted(self._precision(outputs), weights)
 
-    def log_prob_of_batch(self, outputs: Tensor, targets: Tensor, noise_std: Tensor | None = None) -> Tensor:  # ()
+    def log_prob_of_batch(
+        self, outputs: Tensor, targets: Tensor, noise_std: Tensor | None = None, weights: Tensor | None = None
+    ) -> Tensor:  # ()
         """log p of targets that may have another shape of the same numbers; `noise_std` counts where it is tuned."""
         check_sizes(outputs, targets, outputs.shape)
         outputs = outputs.reshape(targets.shape)
@@ -258,7 +260,8 @@ class Gaussian(Likelihood):
                 f"noise_std of shape {tuple(std.shape)} cannot be used with batches of targets "
                 f"{tuple(targets.shape)}: expected a number or one per output"
             )
-        return Normal(outputs, std, validate_args=False).log_prob(targets.to(outputs)).sum()
+        each = Normal(outputs, std, validate_args=False).log_prob(targets.to(outputs))
+        return counted(each, None if weights is None else weights.to(outputs)).sum()
 
     def totals(self, targets: Tensor, weights: Tensor) -> tuple[Tensor, float]:  # (noise groups,)
         """The observations of each noise group, weights included, and ½ Σ log of the precisions given per target."""

@@ -261,11 +261,18 @@ class Likelihood(ABC):
         check_shapes(outputs, targets, self.targets_shape(outputs.shape))
         return counted(self.log_density(outputs, targets), weights).sum()
 
-    def log_prob_of_batch(self, outputs: Tensor, targets: Tensor, noise_std: Tensor | None = None) -> Tensor:  # ()  # noqa: ARG002
-        """log p of targets that may have another shape of the same numbers; `noise_std` counts where it is tuned."""
+    def log_prob_of_batch(
+        self, outputs: Tensor, targets: Tensor, noise_std: Tensor | None = None, weights: Tensor | None = None  # noqa: ARG002
+    ) -> Tensor:  # ()  # fmt: skip
+        """log p of targets that may have another shape of the same numbers; `noise_std` counts where it is tuned.
+
+        `weights` say how often each datum, or each target, counts.
+        """
         shape = self.targets_shape(outputs.shape)
         check_sizes(outputs, targets, shape)
-        return self.log_prob(outputs, targets.reshape(shape).to(outputs))
+        return self.log_prob(
+            outputs, targets.reshape(shape).to(outputs), None if weights is None else weights.to(outputs)
+        )
 
     def totals(self, targets: Tensor, weights: Tensor) -> tuple[Tensor, float]:  # (noise groups,)  # noqa: ARG002
         """Observations whose noise counts, by its group, and ½ Σ log of the precisions given: none, for a log p."""

@@ -8,14 +8,15 @@ first brought to a common variance. "quadrature": the integral itself, where eac
 >>> from lapwing import Categorical
 >>> mean, variance = torch.tensor([[2.0, 0.0]]), torch.tensor([[4.0, 4.0]])
 >>> spread = Spread(variance, torch.diag_embed(variance))
->>> [round(float(Categorical().probabilities(link, mean, spread)[0, 0]), 3) for link in LINKS[:3]]
+>>> [round(float(Categorical().probabilities(link, mean, spread)[0, 0]), 3) for link in (
+...     "probit", "full probit", "monte carlo")]
 [0.777, 0.728, 0.737]
 """
 
 from __future__ import annotations
 
 from math import log, pi
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -25,8 +26,6 @@ from lapwing.bayes.likelihoods.quadrature import log_average
 from lapwing.bayes.likelihoods.spread import Spread
 
 Link = Literal["probit", "full probit", "monte carlo", "bridge", "bridge with norm", "quadrature", "closed form"]
-LINKS = get_args(Link)
-DEFAULT_LINK: Link = "full probit"
 
 
 def binary_logits(link: Link, mean: Tensor, spread: Spread) -> Tensor:  # mean's shape

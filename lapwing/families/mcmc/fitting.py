@@ -9,7 +9,7 @@ from typing import Any, Literal, final
 
 import torch
 from torch import Generator, Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
 
 from lapwing.bayes.likelihoods import GammaHyperprior, Likelihood
 from lapwing.bayes.noise import PRIOR, Noise
@@ -17,6 +17,7 @@ from lapwing.bayes.predictive import Prediction
 from lapwing.families.mcmc.diagnostics import ess, r_hat
 from lapwing.families.mcmc.samplers import HMC, SGLD, Chain, Sampler, Target
 from lapwing.families.networks import Networks, evaluated, values
+from lapwing.network.input_tree import Sample, outputs_at
 from lapwing.network.parameters import Layout, check_model
 from lapwing.network.shuffling import Source
 from lapwing.runtime.progress import Report, reporter
@@ -41,7 +42,7 @@ class Chains:
     positions: Tensor  # (chains, draws, p)
     prior_precision: Tensor  # (chains, draws), the same everywhere where it was given
     noise_std: Tensor | None  # (chains, draws), where it was not given
-    watched: Tensor  # inputs
+    watched: Sample  # inputs
     about: dict[str, Any]
 
     @property
@@ -141,7 +142,7 @@ class _Posterior:
     layout: Layout
     kept: Weights
     source: Source
-    whole: tuple[Tensor, Tensor]
+    whole: tuple[Sample, Tensor]
     likelihood: Likelihood
     hyperprior: GammaHyperprior
     tuned: tuple[bool, bool]  # prior precision, noise
@@ -158,7 +159,7 @@ class _Posterior:
         chains: int, seed: int, method: Sampler, temperature: float = 1.0,
     ) -> _Posterior:  # fmt: skip
         source, layout, like = Source.of(data), Layout.of(model), next(iter(model.parameters()))
-        inputs, targets = (torch.cat(parts) for parts in zip(*source.in_order(source.size), strict=True))
+        inputs, targets = next(source.pairs(source.size))
         if targets.is_floating_point():
             targets = targets.to(like.dtype)
         kept = {name: tensor for name, tensor in values(model).items() if name not in layout.names}
@@ -204,8 +205,8 @@ class _Posterior:
             (gradient,) = torch.autograd.grad(value.sum(), here)
         return value.detach(), gradient
 
-    def _outputs(self, flat: Tensor, inputs: Tensor) -> Tensor:
-        return functional_call(self.model, {**self.kept, **self.layout.unflatten(flat)}, (inputs,))
+    def _outputs(self, flat: Tensor, inputs: Sample) -> Tensor:
+        return outputs_at(self.model, {**self.kept, **self.layout.unflatten(flat)}, inputs)
 
     def renewed(self, at: Tensor) -> Target:
         """The target after a Gibbs step: precisions are Gamma given everything else."""

@@ -17,7 +17,7 @@ from torch import Generator, Tensor
 from lapwing.families.variational.mean_field import LOG_STD, divergence
 from lapwing.training import Schedule, Weights
 
-Energy = Callable[[Weights, Weights, Tensor, Tensor, Generator], Tensor]  # values, variances, a batch -> −log p / n: ()
+Energy = Callable[[Weights, Weights, Any, Any, Generator], Tensor]  # values, variances, a batch -> −log p / n: ()
 
 
 @final
@@ -45,7 +45,7 @@ class Backprop:
         ]
         self.descent = torch.optim.Adam(groups, lr=learning_rate, fused=True)
 
-    def step(self, inputs: Tensor, targets: Tensor, generator: Generator, done: float) -> float:
+    def step(self, inputs: Any, targets: Any, generator: Generator, done: float) -> float:
         """One step of Adam; where the loss is not finite, none."""
         if self.schedule is not None:
             for group in self.descent.param_groups:

@@ -10,7 +10,6 @@ from typing import Any, final
 
 import torch
 from torch import Generator, Tensor, nn
-from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from lapwing.bayes.likelihoods import Likelihood
@@ -20,6 +19,8 @@ from lapwing.families.variational.methods import BayesByBackprop, Method, Natura
 from lapwing.families.variational.posterior import Variational
 from lapwing.families.variational.scores import held_out
 from lapwing.families.variational.temperature import Balanced, Heat, Temperature, count_units, resolve
+from lapwing.network.data_spec import Targets
+from lapwing.network.input_tree import Sample, outputs_at
 from lapwing.network.parameters import Select
 from lapwing.network.shuffling import Source
 from lapwing.runtime.progress import Report, reporter
@@ -62,7 +63,7 @@ def fit(
             "lapwing.fit for it"
         )
     source = Source.of(data)
-    example, _ = next(source.in_order(min(SEEN, source.size)))
+    example = source.first(SEEN).inputs
     network = MeanField.of(model, example, select=select, prior_variance=prior_variance)
     if dataset_size is not None and dataset_size < source.size:
         raise ValueError(
@@ -144,7 +145,7 @@ class _Plan:
         )  # fmt: skip
 
     def _expected(
-        self, values: Weights, variances: Weights, inputs: Tensor, targets: Tensor, generator: Generator
+        self, values: Weights, variances: Weights, inputs: Sample, targets: Targets, generator: Generator
     ) -> Tensor:  # ()
         """The mean of −log p over the data of a batch and over samples."""
         noise_std = values[LOG_NOISE].exp() if LOG_NOISE in values else None
@@ -154,8 +155,8 @@ class _Plan:
             terms.append(log_prob(self.likelihood, outputs, targets, noise_std))
         return -torch.stack(terms).mean() / len(inputs)
 
-    def _energy(self, weights: Weights, inputs: Tensor, targets: Tensor) -> Tensor:  # ()
-        outputs = functional_call(self.network.model, weights, (inputs,))
+    def _energy(self, weights: Weights, inputs: Sample, targets: Targets) -> Tensor:  # ()
+        outputs = outputs_at(self.network.model, weights, inputs)
         return -log_prob(self.likelihood, outputs, targets) / len(inputs)
 
     def _posterior(self, trained: Trained, heat: Heat) -> Variational:

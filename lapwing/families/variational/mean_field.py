@@ -18,12 +18,12 @@ from typing import Any, final
 
 import torch
 from torch import Generator, Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _NormBase
 from torch.overrides import TorchFunctionMode
 
 from lapwing.bayes.noise import SAMPLE, Noise
+from lapwing.network.input_tree import Sample, outputs_at
 from lapwing.network.parameters import Select
 from lapwing.training import Weights
 
@@ -53,7 +53,7 @@ class MeanField:
     prior_variance: float
 
     @staticmethod
-    def of(model: nn.Module, example: Tensor, *, select: Select = None, prior_variance: float = 0.2) -> MeanField:
+    def of(model: nn.Module, example: Sample, *, select: Select = None, prior_variance: float = 0.2) -> MeanField:
         """A network whose weights are random but for those of normalisation layers, or where `select` says so."""
         if not isinstance(model, nn.Module):
             raise ValueError(f"expected a torch.nn.Module, got {type(model).__name__}")
@@ -105,7 +105,7 @@ class MeanField:
         return {name: (2 * values[name + LOG_STD]).exp() for name in self.random}
 
     def outputs(
-        self, values: Weights, variances: Weights, inputs: Tensor, generator: Generator, at_layers: frozenset[str]
+        self, values: Weights, variances: Weights, inputs: Sample, generator: Generator, at_layers: frozenset[str]
     ) -> Tensor:
         """Outputs with fresh noise: for some weights at the outputs of their layers, for the others in the weights."""
         weights = self._tensors(values)
@@ -114,7 +114,7 @@ class MeanField:
                 noise = torch.randn(weights[name].shape, generator=generator, dtype=weights[name].dtype)
                 weights[name] = weights[name] + variances[name].sqrt() * noise.to(weights[name].device)
         with LocalNoise({id(weights[name]): variances[name] for name in at_layers}, generator):
-            return functional_call(self.model, weights, (inputs,))
+            return outputs_at(self.model, weights, inputs)
 
     def draw(self, values: Weights, seed: int, column: int) -> Weights:
         """Weights of one draw, the same whenever they are asked for."""
@@ -225,7 +225,7 @@ class _Uses(TorchFunctionMode):
         return output
 
 
-def _local(model: nn.Module, example: Tensor, chosen: tuple[str, ...]) -> tuple[frozenset[str], frozenset[str]]:
+def _local(model: nn.Module, example: Sample, chosen: tuple[str, ...]) -> tuple[frozenset[str], frozenset[str]]:
     """Random weights that one layer uses, once, and that nothing else uses, and biases whose weight is such a one.
 
     First those of linear layers on vectors, then the others.
@@ -235,7 +235,7 @@ def _local(model: nn.Module, example: Tensor, chosen: tuple[str, ...]) -> tuple[
         values[name].requires_grad_()
     uses = _Uses({id(values[name]): name for name in chosen})
     with torch.random.fork_rng(devices=[]), uses:
-        functional_call(model, values, (example,))
+        outputs_at(model, values, example)
     owner = {name: name for name, used in uses.used.items() if used == Counter(weight=1)}
     for name, used in uses.used.items():
         if used == Counter(bias=1) and uses.weight_of.get(name) in owner:

@@ -14,9 +14,11 @@ from torch.func import grad, vmap
 
 from lapwing.families.variational.backprop import Energy as Expected
 from lapwing.families.variational.mean_field import LOG_STD, MeanField
+from lapwing.network.data_spec import Counted, Targets
+from lapwing.network.input_tree import Sample
 from lapwing.training import Schedule, Weights, adam
 
-Energy = Callable[[Weights, Tensor, Tensor], Tensor]  # −log p of a batch at given weights, per datum: ()
+Energy = Callable[[Weights, Any, Any], Tensor]  # −log p of a batch at given weights, per datum: ()
 Local = Literal["exact", "everywhere", "nowhere"]
 
 
@@ -216,7 +218,7 @@ class Natural:
         others = [self.current[name] for name in learnt if name in self.current and name not in random]
         self.plain = adam()(others) if others else None
 
-    def step(self, inputs: Tensor, targets: Tensor, generator: Generator, done: float) -> float:
+    def step(self, inputs: Any, targets: Any, generator: Generator, done: float) -> float:
         """Gradients of the expected energy and an update; the loss is −log p per datum."""
         for group in self.natural.param_groups:
             group["lr"] = self.method.learning_rate * (1.0 if self.schedule is None else self.schedule(done))
@@ -230,7 +232,7 @@ class Natural:
                 self.plain.step()
         return total
 
-    def _by_moments(self, inputs: Tensor, targets: Tensor, generator: Generator) -> float:
+    def _by_moments(self, inputs: Sample, targets: Targets, generator: Generator) -> float:
         """Gradients by mean and variance: the expected gradient and half of the expected curvature."""
         variances = {name: self.natural.variance(self.current[name]).requires_grad_() for name in self.random}
         loss = self.expected(self.current, variances, inputs, targets, generator)
@@ -243,7 +245,7 @@ class Natural:
                 weight.grad = None
         return float(loss.detach())
 
-    def _at_draws(self, inputs: Tensor, targets: Tensor, generator: Generator) -> float:
+    def _at_draws(self, inputs: Sample, targets: Targets, generator: Generator) -> float:
         """Gradients and squared gradients of single data at draws of the weights."""
         total = 0.0
         for _ in range(self.samples):
@@ -258,13 +260,16 @@ class Natural:
             weight.grad /= self.samples
         return total
 
-    def _squares(self, inputs: Tensor, targets: Tensor) -> dict[Tensor, Tensor]:
+    def _squares(self, inputs: Sample, targets: Targets) -> dict[Tensor, Tensor]:
         """The mean over data of squared gradients, by one batched reverse pass."""
+        if not isinstance(inputs, Tensor):
+            raise ValueError("VOGN takes inputs of one tensor: use NaturalGradient('ivon') or BayesByBackprop()")
         fixed = {name: tensor.detach() for name, tensor in self.current.items() if name not in self.random}
         chosen = {name: self.current[name].detach() for name in self.random}
 
-        def of_datum(weights: Weights, x: Tensor, y: Tensor) -> Tensor:
-            return self.energy({**fixed, **weights}, x[None], y[None])
+        def of_datum(weights: Weights, x: Tensor, y: Targets) -> Tensor:
+            alone = Counted(*(part[None] for part in y)) if isinstance(y, Counted) else y[None]
+            return self.energy({**fixed, **weights}, x[None], alone)
 
         gradients: dict[str, Tensor] = vmap(grad(of_datum), in_dims=(None, 0, 0))(chosen, inputs, targets)
         return {self.current[name]: values.square().mean(0) for name, values in gradients.items()}

@@ -12,13 +12,13 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as serialise
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from lapwing.bayes.likelihoods import Likelihood, restored
 from lapwing.bayes.predictive import Prediction, from_draws
 from lapwing.families.variational.mean_field import LOG_STD, MeanField
 from lapwing.families.variational.temperature import Heat
 from lapwing.linalg.estimators import Estimate
+from lapwing.network.input_tree import Sample, as_inputs, outputs_at
 from lapwing.network.shuffling import Source
 from lapwing.runtime.atomic import write as write_atomically
 from lapwing.runtime.journal import checksum
@@ -94,11 +94,11 @@ class Variational:
 
     def functions(self, inputs: Any, draws: int | None = None) -> Tensor:  # (draws, *outputs)
         """Joint draws of the outputs, the same at every call and for every batch."""
-        return self._functions(self.values, torch.as_tensor(inputs), draws or self.draws)
+        return self._functions(self.values, as_inputs(inputs), draws or self.draws)
 
     def predict(self, inputs: Any) -> Prediction:
         """The predictive distribution at new inputs, from the draws; probabilities are averages over them."""
-        inputs = torch.as_tensor(inputs)
+        inputs = as_inputs(inputs)
         prior = self._functions(self.network.prior(self.values), inputs, self.draws)
         return from_draws(self.functions(inputs), self.likelihood, prior, seed=self.seed)
 
@@ -110,7 +110,7 @@ class Variational:
             for column in range(draws):
                 weights = self.network.draw(self.values, self.seed, column)
                 parts = [
-                    log_prob(self.likelihood, functional_call(model, weights, (inputs,)), targets)
+                    log_prob(self.likelihood, outputs_at(model, weights, inputs), targets)
                     for inputs, targets in source.in_order(BATCH)
                 ]
                 sums.append(torch.stack(parts).double().sum())
@@ -136,12 +136,12 @@ class Variational:
         content = serialise(tensors, {"lapwing": header, "checksum": checksum(header, tensors)})
         write_atomically(Path(path), content)
 
-    def _functions(self, values: Weights, inputs: Tensor, draws: int) -> Tensor:
+    def _functions(self, values: Weights, inputs: Sample, draws: int) -> Tensor:
         model, found = self.network.evaluated(), []
         with torch.no_grad():
             for column in range(draws):
                 weights = self.network.draw(values, self.seed, column)
-                found.append(torch.cat([functional_call(model, weights, (part,)) for part in inputs.split(BATCH)]))
+                found.append(torch.cat([outputs_at(model, weights, part) for part in inputs.split(BATCH)]))
         return torch.stack(found)
 
 

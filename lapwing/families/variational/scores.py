@@ -32,7 +32,7 @@ def held_out(posterior: SampledPosterior, data: Any) -> dict[str, float]:
     For classes also accuracy, expected calibration error (15 equal bins) and mean confidence, of the averaged
     probabilities; otherwise the root mean square error of the mean.
     """
-    pairs = list(Source.of(data).in_order(BATCH))
+    pairs = list(Source.of(data).pairs(BATCH))
     functions = torch.cat([posterior.functions(inputs) for inputs, _ in pairs], dim=1).double()
     targets = torch.cat([targets for _, targets in pairs])
     terms = log_density(posterior.likelihood, functions, targets)  # (draws, n)

@@ -7,10 +7,9 @@ from typing import final
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, jvp
+from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from lapwing.network.factors import elementary_norms
 from lapwing.network.input_tree import Sample, call
 from lapwing.network.outputs import AS_IT_IS, View
 from lapwing.network.parameters import Layout, Select, check_model
@@ -63,21 +62,3 @@ class Network:
         """The same network with something added to its chosen weights."""
         parts = self.layout.unflatten(change.to(self.fixed[self.layout.names[0]]))
         return replace(self, fixed={**self.fixed, **{name: self.fixed[name] + part for name, part in parts.items()}})
-
-    def directional(self, inputs: Sample, columns: Tensor) -> tuple[Tensor, Tensor]:  # (b, c), (b, c, k)
-        """Outputs f(x) and J(x) z for every column z, both differentiable with respect to the inputs x."""
-        with elementary_norms():
-            found = [self._directional(inputs, self.layout.unflatten(column)) for column in columns.mT]
-            return self(self.chosen(), inputs), torch.stack(found, dim=-1)
-
-    def _directional(self, inputs: Sample, tangent: Weights) -> Tensor:
-        with torch.enable_grad():
-            try:
-                return jvp(lambda weights: self(weights, inputs), (self.tracked(),), (tangent,))[1]
-            except NotImplementedError:  # no forward mode: Jᵀ u is linear in u, and its derivative along z is J z
-                at = self.tracked()
-                outputs = self(at, inputs)
-                u = torch.zeros_like(outputs, requires_grad=True)
-                pulled = torch.autograd.grad(outputs, list(at.values()), u, create_graph=True, materialize_grads=True)
-                along = [tangent[name] for name in at]
-                return torch.autograd.grad(pulled, u, along, create_graph=True)[0]

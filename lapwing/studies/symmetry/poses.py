@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, final
 
@@ -11,7 +10,6 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.func import functional_call
 
-from lapwing.linalg.estimators import Estimate
 from lapwing.runtime.progress import Report
 from lapwing.studies.symmetry.group import Affine
 from lapwing.studies.symmetry.inference import Poser, Training, descended
@@ -112,19 +110,6 @@ class Poses(nn.Module):
         shape = torch.broadcast_shapes(context.shape[:-1], angles.shape[:-1])
         parts = [context, angles.sin(), angles.cos()]
         return torch.cat([part.expand(*shape, part.shape[-1]) for part in parts], dim=-1)
-
-
-def kl(log_q: Callable[[Tensor], Tensor], log_p: Callable[[Tensor], Tensor], draws: Tensor) -> Estimate:
-    """KL(q ‖ p) = E_q[log q − log p] from draws of q.
-
-    There is no shortcut through the bases of two flows: those may be equal while the flows are not.
-
-    >>> q, p = torch.distributions.Normal(0.0, 1.0), torch.distributions.Normal(1.0, 1.0)
-    >>> kl(q.log_prob, p.log_prob, torch.randn(4000, generator=torch.Generator().manual_seed(0)))
-    0.506582 ± 0.016
-    """
-    terms = (log_q(draws) - log_p(draws)).detach()
-    return Estimate(float(terms.mean()), float(terms.std() / math.sqrt(terms.numel())))
 
 
 @torch.no_grad()

@@ -1,11 +1,13 @@
 """Pictures whose symmetries are known."""
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from lapwing.linalg.estimators import Estimate
 from lapwing.studies.datasets import digits as bundled
 
 
@@ -40,3 +42,9 @@ def turned(images: Tensor, degrees: float, seed: int) -> tuple[Tensor, Tensor]:
     unit = torch.rand(len(images), generator=torch.Generator().manual_seed(seed)).to(images)
     angle = (2 * unit - 1) * math.radians(degrees)
     return warp(images, Affine.of(rotation=math.pi).matrix(angle[:, None])).clamp(0, 1), angle
+
+
+def kl(log_q: Callable[[Tensor], Tensor], log_p: Callable[[Tensor], Tensor], draws: Tensor) -> Estimate:
+    """KL(q ‖ p) = E_q[log q − log p] from draws of q: equal bases of two flows say nothing of it."""
+    terms = (log_q(draws) - log_p(draws)).detach()
+    return Estimate(float(terms.mean()), float(terms.std() / math.sqrt(terms.numel())))

@@ -6,8 +6,9 @@ from torch.distributions import MultivariateNormal
 
 from lapwing.studies.symmetry.group import Affine
 from lapwing.studies.symmetry.inference import seeded
-from lapwing.studies.symmetry.poses import Poses, kl
+from lapwing.studies.symmetry.poses import Poses
 from lapwing.studies.symmetry.prototypes import Subspace
+from tests.studies.symmetry.pictures import kl
 
 TURNS = Affine.of(rotation=math.pi)
 MIXED = Affine.of(shift_x=0.25, rotation=math.pi, scale=0.3)

@@ -7,11 +7,10 @@ import torch
 from lapwing.studies.symmetry import Affine, JointModel, JointSettings, Training
 from lapwing.studies.symmetry.inference import seeded
 from lapwing.studies.symmetry.joint import Joint
-from lapwing.studies.symmetry.poses import kl
 from lapwing.studies.symmetry.prototypes import importance_weighted, log_normal
 from lapwing.studies.symmetry.study import orbit_ratio, rotated
 from lapwing.studies.symmetry.warping import checked, warp
-from tests.studies.symmetry.pictures import digits, smooth
+from tests.studies.symmetry.pictures import digits, kl, smooth
 
 WHOLE = Affine.of(rotation=math.pi)
 SMALL = JointSettings(latent=2, width=24, copies=5, first_beta=4.0, training=Training(40, 64, learning_rate=3e-3))
