@@ -40,6 +40,7 @@ $(PEERS)/.installed: benchmarks/peers/requirements.txt constraints.txt pyproject
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell
 	$(BIN)/mypy
 
 format: $(STAMP)

@@ -345,7 +345,7 @@ def predict(
 def evaluate(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder that `lapwing fit` wrote.")],
     data: Annotated[str, typer.Argument(metavar="DATA", help="Data with targets that were not used for the fit.")],
-    ood: Annotated[str | None, typer.Option(help="Data foreign to the task.")] = None,
+    ood: Annotated[str | None, typer.Option(help="Out-of-distribution data.")] = None,
     model: Model = None,
     device: Device = "cpu",
     json: Json = False,

@@ -83,7 +83,7 @@ def evaluated(run: Run, data: str, ood: str | None, tell: Callable[[float], None
     before = records.load(run.folder)
     sources = {Path(data).name: (run.read(data, needs_target=True), True)}
     if ood is not None:
-        sources[f"{Path(ood).name} (foreign)"] = (run.read(ood, needs_target=False), False)
+        sources[f"{Path(ood).name} (out of distribution)"] = (run.read(ood, needs_target=False), False)
     found = []
     for name, (loaded, judged) in sources.items():
         targets = numbers(loaded, run.guess) if judged else None

@@ -359,7 +359,7 @@ def evaluated(run: Saved, source: str, ood: str | None) -> records.Record:
     found = [evaluation(Path(source).name, run.estimator, rows, judged=True)]
     if ood is not None:
         foreign = run.rows(ood, needs_target=False)
-        found.append(evaluation(f"{Path(ood).name} (foreign)", run.estimator, foreign, judged=False))
+        found.append(evaluation(f"{Path(ood).name} (out of distribution)", run.estimator, foreign, judged=False))
     sizes = {**before.data.sizes, "test": len(rows)}
     renewed = dataclasses.replace(before, evaluations=tuple(found), data=dataclasses.replace(before.data, sizes=sizes))
     scored = report.scored(renewed)

@@ -152,7 +152,7 @@ def _over_sets(metric: str, sets: Sequence[Evaluation]) -> Html:
 @final
 @dataclass(frozen=True, eq=False)
 class _Detection:
-    """One score of one method on test inputs and on foreign ones."""
+    """One score of one method on test inputs and on out-of-distribution ones."""
 
     foreign: str
     method: str
@@ -188,9 +188,11 @@ def foreign(record: Record) -> list[Html]:
         (one.foreign, one.method, one.score, cell("AUROC", one.auroc), alarm)
         for one, alarm in zip(found, alarms, strict=True)
     ]
-    header = ("foreign set", "method", "score", "AUROC", "false alarms at 95 %")
-    whole = table(header, rows, caption="How well each score tells foreign inputs from test inputs", sortable=True)
-    says = "False alarms: share of test inputs flagged where 95 % of foreign ones are."
+    header = ("out-of-distribution set", "method", "score", "AUROC", "false alarms at 95 %")
+    whole = table(
+        header, rows, caption="How well each score tells out-of-distribution inputs from test inputs", sortable=True
+    )
+    says = "False alarms: share of test inputs flagged where 95 % of out-of-distribution ones are."
     charts = [_apart(first.name, one) for one in found if one.method == ours]
     return [*charts, card("All scores", whole, says=says, wide=True)]
 

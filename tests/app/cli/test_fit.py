@@ -47,7 +47,7 @@ def test_fit_writes_a_record_a_page_and_predictions(run):
     assert [one.name for one in record.evaluations] == ["test", "far.csv"]
     assert record.evaluations[0].method("lapwing").metrics["RMSE"].value < 0.5
     assert sum(layer.share for layer in record.layers) == pytest.approx(1, abs=1e-5)
-    assert [layer.name for layer in record.layers] == ["0", "2"]
+    assert [layer.name for layer in record.layers] == ["0 (Linear)", "2 (Linear)"]
     assert record.influence.leverage.sum() == pytest.approx(record.solve.effective_dimension.value, rel=1e-4)
     assert (out / "report.html").read_text().startswith("<!doctype html>")
 

@@ -118,7 +118,7 @@ def test_evaluate_judges_on_new_data(lapwing, stranger, tmp_path):
     result = lapwing("evaluate", folder, "validation.csv", "--ood", "far.csv", "--json")
     assert result.exit_code == 0
     found = json.loads(result.stdout)
-    assert list(found["metrics"]) == ["validation.csv", "far.csv (foreign)"]
+    assert list(found["metrics"]) == ["validation.csv", "far.csv (out of distribution)"]
     record = records.load(folder)
     assert record.evaluations[1].targets is None
     assert record.data.sizes["test"] == 70

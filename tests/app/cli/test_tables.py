@@ -128,7 +128,7 @@ def test_a_run_is_checked_on_further_rows(lapwing, tmp_path, table):
     result = lapwing("evaluate", out, further, "--ood", written(tmp_path / "far.csv", cells(4), leave=("dear",)))
     assert result.exit_code == 0, result.stderr
     record = records.load(out)
-    assert [one.name for one in record.evaluations] == ["further.csv", "far.csv (foreign)"]
+    assert [one.name for one in record.evaluations] == ["further.csv", "far.csv (out of distribution)"]
     assert record.evaluations[0].method("lapwing").metrics["accuracy"].value > 0.7
 
 
