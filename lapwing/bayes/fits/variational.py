@@ -18,9 +18,9 @@ from torch import Tensor
 
 from lapwing.bayes.evidence import Moments, Optimum, Precisions, Problem
 from lapwing.bayes.fits import bound
-from lapwing.bayes.fits.bound import Ascent, Rows
+from lapwing.bayes.fits.bound import Ascent, ContrastRows
 from lapwing.bayes.fits.columns import Given, Reduced, per_contrast, reduced
-from lapwing.bayes.fits.designs import Stored
+from lapwing.bayes.fits.designs import StoredDesign
 from lapwing.bayes.fits.interface import Fit, NetworkWeights, Packed, Preconditioning, in_units_of, nothing_known
 from lapwing.bayes.fits.loss import PerOutput
 from lapwing.bayes.fits.newton import AS_NEEDED, NewtonSteps
@@ -64,7 +64,7 @@ class BoundSearch:
     group: int  # whose precision is free
     columns: Reduced  # of the weights in that group
     given: Given  # and of the others
-    rows: Rows
+    rows: ContrastRows
     steps: NewtonSteps = AS_NEEDED
 
     @staticmethod
@@ -90,7 +90,7 @@ class BoundSearch:
         return self.steps.max_steps or bound.MAX_STEPS
 
     @property
-    def without(self) -> Rows:
+    def without(self) -> ContrastRows:
         """What the likelihood sees at an infinite precision: as many free columns, all of them zero."""
         return self.rows.without(self.rows.free.shape[2])
 
@@ -381,7 +381,7 @@ class Variational(Fit):
         prior, group = context.prior, plain["group"]
         basis, left = tensors.get("basis"), tensors.get("left_out")
         n, k = tensors["fixed"].shape[:2]
-        columns = Reduced(Stored(tensors["design"].reshape(n, k, -1)), basis, left)
+        columns = Reduced(StoredDesign(tensors["design"].reshape(n, k, -1)), basis, left)
         own = prior.group_of == group
         features = _lifted(tensors["design"], basis, tensors["fixed"], own, prior, context.likelihood)
         model = LinearModel(
@@ -389,7 +389,7 @@ class Variational(Fit):
             point=context.point,
         )  # fmt: skip
         groups = prior.group_of[~own]
-        given = Given(Stored(tensors["fixed"] * prior.precision.rsqrt()[groups]), groups)
+        given = Given(StoredDesign(tensors["fixed"] * prior.precision.rsqrt()[groups]), groups)
         rows = _rows(model, columns, given)
         steps = NewtonSteps(plain.get("tol"), plain.get("max_steps"))
         search = BoundSearch(model, prior, group, columns, given, rows, steps)
@@ -413,9 +413,9 @@ def _check_curvature(model: LinearModel) -> None:
         raise ValueError("log p has NaN or infinite values: a target may be impossible, or an output too large")
 
 
-def _rows(model: LinearModel, columns: Reduced, given: Given) -> Rows:
+def _rows(model: LinearModel, columns: Reduced, given: Given) -> ContrastRows:
     n, k, _ = columns.design.shape
-    return Rows(
+    return ContrastRows(
         columns.design, given.design, columns.left_out, _offset(model, (n, k)), _weights(model), _averages(model)
     )
 
@@ -425,7 +425,7 @@ def _apart(model: LinearModel, prior: DiagonalPrior, own: Tensor, units: Tensor)
     scaled = contrasted(model, prior.scale)
     n, k, _ = scaled.shape
     free = scaled if bool(own.all()) else scaled[:, :, own]
-    given = Given(Stored(scaled[:, :, ~own] * units), prior.group_of[~own])
+    given = Given(StoredDesign(scaled[:, :, ~own] * units), prior.group_of[~own])
     return reduced(free.reshape(n * k, -1), k), given
 
 

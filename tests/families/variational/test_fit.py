@@ -10,7 +10,7 @@ from torch import Generator, nn
 from lapwing.bayes.likelihoods import Bernoulli, Categorical, Gaussian
 from lapwing.families import variational
 from lapwing.families.variational import Balanced, BayesByBackprop, Cold, NaturalGradient, fit
-from lapwing.families.variational.fitting import _Plan
+from lapwing.families.variational.fitting import _VariationalPlan
 from lapwing.families.variational.mean_field import LOG_STD, MeanField
 from lapwing.families.variational.temperature import Heat
 from lapwing.network.shuffling import Source
@@ -57,7 +57,7 @@ def test_the_conjugate_posterior_is_found(method):
 def plan_for(model, data, likelihood, samples=1, dataset_size=None):
     source = Source.of(data)
     network = MeanField.of(model, data[0])
-    return _Plan(
+    return _VariationalPlan(
         network, source, likelihood, BayesByBackprop(0.0), 1, 7, samples, dataset_size or source.size, None, 2, 0
     ), network  # fmt: skip
 
@@ -89,7 +89,7 @@ def test_the_stochastic_elbo_is_unbiased_with_noise_at_the_layers_and_in_the_wei
     posterior = fit(mlp(), (x, y), Gaussian(0.3), temperature=1.0, epochs=30, initial_std=0.3, **QUIET)
     found = []
     for local in ("exact", "nowhere"):
-        plan = _Plan(
+        plan = _VariationalPlan(
             posterior.network, Source.of((x, y)), Gaussian(0.3), BayesByBackprop(0.0, local), 1, 30, 1, 30, None, 2, 0
         )
         learner, generator = plan._learner(posterior.values, Heat(1.0, 30)), Generator().manual_seed(1)

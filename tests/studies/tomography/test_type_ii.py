@@ -19,7 +19,7 @@ from lapwing.studies.tomography import (
     simulate,
     sweep,
 )
-from lapwing.studies.tomography.expected_tv import DifferenceMoments, Sweep
+from lapwing.studies.tomography.expected_tv import DifferenceMoments, LengthscaleSweep
 from lapwing.studies.tomography.studies import Plan, study
 from lapwing.studies.tomography.type_ii.exact import ExactEvidence, exact
 from lapwing.studies.tomography.type_ii.matrix_free import MatrixFree, Probes, gradient, matrix_free, system
@@ -115,7 +115,7 @@ def test_the_two_scalings_are_as_they_say(parts):
 
 def test_p6_a_sweep_that_turns_is_left_out_and_said(parts):
     _, prior, moments = parts
-    assert not Sweep(torch.arange(3.0), torch.tensor([1.0, 2.0, 1.5])).monotone
+    assert not LengthscaleSweep(torch.arange(3.0), torch.tensor([1.0, 2.0, 1.5])).monotone
     turning = torch.zeros(6, 1).double()
     turning[[0, 1, 5], 0] = torch.tensor([1.0, 0.5, -1.0]).double()
     variances = list(moments.variances)
