@@ -22,7 +22,6 @@ LONG = {
     "bench_evidence_kfac": "tests/network/test_structured_fit.py",
     "bench_evidence_table": "tests/benchmarks/test_evidence_table.py",
     "bench_few_digits": "tests/network/test_best_gaussian_held_out.py",
-    "bench_kills": "tests/runtime/test_journal.py",
     "bench_label_errors": "tests/bayes/posterior/test_leave_one_out.py",
     "bench_large_networks": "tests/network/test_pixels.py",
     "bench_lenet_fit": "tests/bayes/methods/test_matrix_free.py",

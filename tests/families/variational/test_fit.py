@@ -42,7 +42,7 @@ def conjugate(copies):
     "method", [BayesByBackprop(0.03), NaturalGradient("ivon", 0.2, curvature_decay=0.999, initial_curvature=1.0)]
 )
 def test_the_conjugate_posterior_is_found(method):
-    """E-3. Noise at the layer is averaged over 24 × 400 data; IVON has one draw a step, so it averages over steps."""
+    """Noise at the layer is averaged over 24 × 400 data; IVON has one draw a step, so it averages over steps."""
     backprop = isinstance(method, BayesByBackprop)
     data, temperature, mean, std = conjugate(400 if backprop else 1)
     posterior = fit(
@@ -64,7 +64,7 @@ def plan_for(model, data, likelihood, samples=1, dataset_size=None):
 
 @pytest.mark.parametrize("total", [None, 90])
 def test_batches_give_an_unbiased_estimate_of_the_whole(total):
-    """E-4: −ELBO / p. Losses of batches, weighted by their data, average to the loss of all, whatever the batches.
+    """−ELBO / p. Losses of batches, weighted by their data, average to the loss of all, whatever the batches.
 
     Standard deviations of e⁻³⁰ leave no noise, so the average is exact; the formula is written out beside it.
     """
