@@ -90,7 +90,7 @@ class TestUnderTheBound:
         found = inferred(of)
         assert found.gaussian.fit.search.columns.basis is not None
         monkeypatch.setattr(
-            "lapwing.bayes.fits.variational.reduced",
+            "lapwing.bayes.fits.bound_search.reduced",
             lambda F, k: columns.Reduced(StoredDesign(F.reshape(-1, k, F.shape[1])), None, None),
         )
         whole = inferred(of)
