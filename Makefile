@@ -96,7 +96,7 @@ clean:
 
 $(STAMP): pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "lapwing needs Python 3.11: install it, or run make PYTHON=/path/to/python3.11"; exit 1; }
-	@echo "Setting up $(VENV), once: torch and others are large, which takes some minutes without a word"
+	@echo "Installing into $(VENV), once (about 2 minutes, no output)"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade "pip>=25.1"
 	$(BIN)/pip install --quiet -c constraints.txt -e ".[all]" --group dev

@@ -34,10 +34,14 @@ def _tasks() -> str:
 def bench(
     task: Annotated[str, typer.Argument(metavar="TASK", help="One of the tasks below.")],
     contents: Annotated[bool, typer.Option("--list", help="Print the task's methods, data sets and scores.")] = False,
-    methods: Annotated[str | None, typer.Option(help="With commas; all of the task's if not said.")] = None,
-    data: Annotated[str | None, typer.Option(help="Data sets, with commas; all of the task's if not said.")] = None,
-    seeds: Annotated[str | None, typer.Option(help="Seeds or splits: 0,3,7 or 0-4; the first few if not said.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the results; runs/bench-TASK if not said.")] = None,
+    methods: Annotated[str | None, typer.Option(help="Separated by commas.", show_default="all of the task's")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Data sets, separated by commas.", show_default="all of the task's")
+    ] = None,
+    seeds: Annotated[
+        str | None, typer.Option(help="Seeds or splits: 0,3,7 or 0-4.", show_default="the first few")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the results.", show_default="runs/bench-TASK")] = None,
     processes: Annotated[int, typer.Option(help="Cells to run at the same time.", min=1)] = 1,
     retry: Annotated[bool, typer.Option("--retry", help="Run cells again that failed before.")] = False,
     json: Json = False,

@@ -71,16 +71,16 @@ def chosen() -> list[Chosen]:
         *((data, "lapwing", TEN, False) for data in MORE),
         *((data, method, TEN, False) for method, data in product(RIVALS[:3], MORE)),
         *((data, "gp", TEN, False) for data in SMALLER),
+        *((data, "gp", FEW, True) for data in SMALL[:4]),
+        *((data, "lapwing", [split], False) for split, data in product(FEW, LARGE)),
+        *((data, "ridge", FEW, False) for data in LARGE),
+        *((data, "gp", TEN, False) for data in MORE if data not in SMALLER),
     ]
 
 
 def to_come() -> list[Chosen]:
     """What the protocol asks beside, in the order of what is asked most; lines move to `chosen` to be run."""
     return [
-        *((data, "lapwing", [split], False) for split, data in product(FEW, LARGE)),
-        *((data, "ridge", FEW, False) for data in LARGE),
-        *((data, "gp", FEW, True) for data in SMALL[:4]),
-        *((data, "gp", TEN, False) for data in MORE if data not in SMALLER),
         *(("wine", "gp", [split], False) for split in TEN),
         *((data, "lapwing, one", splits, False) for data, splits in product(SMALL, PARTS)),
         ("wine", "gp", FEW, True),

@@ -8,12 +8,16 @@ on the training rows alone. Choices inside `lapwing.tabular` were made on other 
 without columns of noise, HouseVotes84, BreastCancer, Shuttle and DNA of mlbench, iris); the number of hidden units was looked at on
 parts of the training rows of split 0 of digits and Letter, too.
 
-A first run was stopped after splits 0 to 4 of wine, breast cancer, Vehicle and Pima: on two half-moons, which are no part of this, networks
-had been found to stay nearly linear, since training began with too narrow a prior of the logits. With a wider one, chosen on the other
-tables named above, `lapwing` was run anew. In the first run its nll had been 0.0509, 0.0658, 0.3417 and 0.4922.
+`lapwing` was run three times, since choices were changed after scores had been seen; each change was made on other rows than those of the
+tests. A first run was stopped after splits 0 to 4 of wine, breast cancer, Vehicle and Pima: on two half-moons, which are no part of this,
+networks had been found to stay nearly linear, since training began with too narrow a prior of the logits. Its nll had been 0.0509, 0.0658,
+0.3417 and 0.4922. With a wider first prior, chosen on the other tables named above, it was 0.0507, 0.0652, 0.3478 and 0.5482 on the same
+splits (0.0606, 0.0574, 0.3470 and 0.5242 on ten), and 0.2074, 0.3049, 0.1322 and 0.7146 on split 0 of spam, Satellite, digits and
+Letter. Why Pima had become worse was then looked for in its training rows alone, of splits 0 to 3, with three tenths of them held out: from
+the wide prior training ended at lower bounds, by 9 to 96 nats. So each network now begins from both, and goes on from where the bound is
+higher after 21 steps; half-moons and the tables named above do not object. The figures below are those of this third run.
 
-Not all of it was run yet: of the larger tables there is one split, and of Letter two methods. `cells(LARGE, "split 1", [1])` and so on are
-the rest.
+Not all of it was run yet: `to_come` has the rest.
 
 Scores are means over the test rows: the negative log probability of the labels (`nll`), accuracy, and the expected calibration error of
 the largest probability (15 bins of equal width). Probabilities below 1e-4 count as that, for every method, since isotonic regression
@@ -53,12 +57,17 @@ def cells(sets: tuple[str, ...], title: str, splits: list[int], *others: str) ->
     }
 
 
+def to_come() -> dict[str, dict[str, Any]]:
+    """What the protocol asks beside; lines move to `CELLS` to be run."""
+    return {**cells(LARGE, "splits 1 to 4", [1, 2, 3, 4]), **cells(LARGE, "splits 5 to 9", [5, 6, 7, 8, 9])}
+
+
 CELLS: dict[str, dict[str, Any]] = {
     "wine, a part": {"data": "wine", "method": "logistic", "splits": [0]},
     **cells(SMALL, "splits 0 to 4", [0, 1, 2, 3, 4], "lapwing, one"),
     **cells(SMALL, "splits 5 to 9", [5, 6, 7, 8, 9], "lapwing, one"),
-    **cells(LARGE[:-1], "split 0", [0]),
-    **{f"letter, {method}, split 0": {"data": "letter", "method": method, "splits": [0]} for method in METHODS[:2]},
+    **cells(LARGE, "split 0", [0]),
+    **cells(LARGE[:2], "splits 1 to 4", [1, 2, 3, 4]),
 }
 MOST_TRAINING_ROWS = 1000
 MOST_TEST_ROWS = 3000

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Confident and wrong
 # What does a trained network say where it has seen no data, and what does the same network say once its weights have
-# error bars? A wave was shown without its middle and its ends. The network alone goes on with the error that it had on
-# its data, and most new points fall outside. Its posterior has the same mean, and a band that opens where data end.
+# error bars? A wave was shown without its middle and its ends. The raw network takes its training error for its error
+# everywhere, and most new points fall outside. Its posterior has the same mean, and a band that widens where data end.
 
 # %%
 import torch
@@ -34,8 +34,8 @@ print(posterior)
 prediction = posterior.predict(new)
 noise_std = (model(x) - y).square().mean().sqrt().detach()
 said = {
-    "The network alone": (model(new).detach(), noise_std.expand_as(new)),
-    "The same network with error bars": (prediction.mean, prediction.std),
+    "Raw network, error bars from its training error": (model(new).detach(), noise_std.expand_as(new)),
+    "The same network with lapwing": (prediction.mean, prediction.std),
 }
 
 # %%
@@ -51,7 +51,7 @@ for panel, (name, (mean, std)) in zip(panels, said.items(), strict=True):
     missed = unseen & outside
     panel.scatter(new[missed], observed[missed], s=22, marker="x", color="tab:red", label="new, outside")
     shares = [float(outside[where].double().mean()) for where in (unseen, ~unseen)]
-    panel.set_title(f"{name}\n{shares[0]:.0%} of new points beyond the data fall outside", fontsize=11)
+    panel.set_title(f"{name}\n{shares[0]:.0%} of new points outside the data are missed", fontsize=11)
     panel.set(xlim=(-2.3, 2.0), ylim=(-3, 3), xticks=[], yticks=[])
     print(f"{name}: {shares[0]:.0%} of new points beyond the data are outside, {shares[1]:.0%} among the data")
 panels[0].legend(loc="lower left", fontsize=8, framealpha=0.9, ncols=2)

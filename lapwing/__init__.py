@@ -1,4 +1,4 @@
-"""lapwing: honest error bars for what you already trained.
+"""lapwing: uncertainty estimates for networks you have already trained, and for tables.
 
 The data flow, top to bottom::
 

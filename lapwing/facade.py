@@ -54,21 +54,79 @@ def fit(
     draws: int = 32, seed: int = 0, progress: bool | Report | None = None, output: Output = None, shard: Shard = None,
     checkpoint: Path | str | None = None, max_memory: float | str | None = None, curvature: Curvature | None = None,
 ) -> Posterior | Mixture:  # fmt: skip
-    """The posterior of a trained network, linearised at its weights: what `linearise` and then `infer` give.
+    """The posterior over the weights of a trained network, linearised at these weights.
 
-    Several networks, as in `fit([a, b, c], …)`, become one `Mixture` of their posteriors, which predicts as a posterior
-    does. They are fitted one after another, the first with this seed and each with the next; what is said of one holds
-    for each. With `validation` the best is chosen of the networks averaged, that over one temperature, and mixtures.
+    Without `validation`, prior and noise are tuned by the marginal likelihood. The network, its mode, its gradients and
+    the global random state are left untouched. `fit` is `linearise`, then `infer`.
 
-    >>> import torch
-    >>> from lapwing import Gaussian
-    >>> a, b = (torch.nn.Linear(2, 1).double().eval() for _ in range(2))
-    >>> x = torch.tensor([[0.0, 1.0], [1.0, 0.0], [2.0, 1.0]]).double()
-    >>> posterior = fit(a, (x, a(x).detach() + 0.1), Gaussian(0.1))
-    >>> posterior.predict(x).mean.shape
-    torch.Size([3, 1])
-    >>> fit([a, b], (x, a(x).detach() + 0.1), Gaussian(0.1)).functions(x).shape
-    torch.Size([64, 3, 1])
+    Parameters
+    ----------
+    model : nn.Module or list of nn.Module
+        A trained network in eval mode that returns logits or values. Several become one `Mixture` of their posteriors.
+    data : (inputs, targets), Dataset, DataLoader or list of batches
+        The data that the network was trained on, or a random part of them with `dataset_size`.
+    likelihood : Likelihood
+        `Categorical()` for classes, `Bernoulli()` for binary labels, `Gaussian()` for numbers, `Poisson()` for counts,
+        or your own by `likelihood`.
+    prior : Prior, optional
+        Prior on the weights, such as `Isotropic()`. The g-prior if left out. A precision that is not given is tuned.
+    method : Method, optional
+        How the posterior is found, such as `Exact()` or `KFAC()`. Chosen by size and free memory if left out.
+    select : callable or Tensor, optional
+        Which weights are uncertain: a function of a weight's name such as `last_layer(model)`, or a boolean mask. All
+        that require gradients if left out.
+    validation : as data, optional
+        Some data that the network was not trained on. The precision is then compared on them, for classes also with the
+        raw network and temperature scaling; class probabilities average over these by how well each does.
+    dataset_size : int, optional
+        Size of the whole training set, where `data` is a part of it.
+    draws : int
+        Draws of the weights to keep, for `functions` and `samples`.
+    seed : int
+        Of the draws.
+    progress : bool or callable, optional
+        Whether to show progress. On a terminal only if left out.
+    output : str, int or callable, optional
+        Which tensor is meant, where the network returns several.
+    shard : bool or "draws", optional
+        In a job of several processes (torchrun) each works on a share of the data, or of the draws with "draws".
+        False lets one process work alone.
+    checkpoint : path, optional
+        Folder in which a Krylov space is kept, step by step: the same call after a crash goes on where it was.
+    max_memory : float or str, optional
+        Bytes, or a size such as "8GB", that this call may take. What is free if left out.
+    curvature : "expected", "mode" or "network", optional
+        Where the curvature of a likelihood is taken that is not Gaussian. "expected" averages it over the posterior
+        (Gaussian variational inference), the default of `Exact()`. "mode" and "network" are Laplace's approximation at
+        the optimum of the linear model, or at the network's own outputs.
+
+    Returns
+    -------
+    Posterior or Mixture
+        A `Mixture` where a list of networks was given. Both have `predict`; printing them shows what was chosen.
+
+    Raises
+    ------
+    ValueError
+        If the network is in train mode, data do not fit the likelihood, or the memory does not suffice. The message
+        says what to do.
+
+    Examples
+    --------
+    >>> import torch, lapwing as lw
+    >>> from lapwing.training import train
+    >>> x = torch.linspace(-1, 1, 60)[:, None]
+    >>> y = (x[:, 0] > 0.2).long()
+    >>> network = train(torch.nn.Linear(1, 2), (x, y), lw.Categorical(), epochs=50, progress=False)
+    >>> posterior = lw.fit(network, (x, y), lw.Categorical())
+    >>> (posterior.predict(torch.tensor([[-0.9], [0.9]])).probs[:, 1] > 0.5).tolist()
+    [False, True]
+
+    Several networks:
+
+    >>> other = train(torch.nn.Linear(1, 2), (x, y), lw.Categorical(), epochs=50, progress=False)
+    >>> len(lw.fit([network, other], (x, y), lw.Categorical()))
+    2
     """
 
     def one(network: nn.Module, turn: Turn) -> Posterior:

@@ -36,3 +36,55 @@ def test_first_fits_of_classifiers(tries, validated, rival):
     assert f"| {int((found > beyond).sum())} significantly better |" in row
     assert f"**{int((found < -beyond).sum())} significantly better**" in row
     assert f"{found.mean():.3f} on average".replace("-", "−") in row
+
+
+def row_of(beginning):
+    (row,) = [line for line in README.splitlines() if line.startswith(f"| {beginning}")]
+    return row
+
+
+def results(name):
+    return [json.loads(line) for line in (ROOT / "benchmarks" / "results" / f"{name}.jsonl").read_text().splitlines()]
+
+
+def test_tables():
+    nll = {}
+    for line in results("tabular"):
+        asked = line["arguments"]
+        if asked["data"] in ("yacht", "boston", "energy", "concrete") and "a part" not in line["cell"]:
+            for outcome in line["result"]["outcomes"]:
+                if outcome["split"] < 3:
+                    nll.setdefault(asked["method"], {})[asked["data"], outcome["split"]] = outcome["scores"]["nll"]
+    assert {len(nll[method]) for method in ("lapwing", "gp", "boosting", "mlp")} == {12}
+    mean = {method: f"{np.mean(list(found.values())):.2f}" for method, found in nll.items()}
+    row = row_of("`BayesianMLPRegressor`")
+    rivals = f"Gaussian process {mean['gp']}, boosting {mean['boosting']}, cross-validated MLP {mean['mlp']}"
+    assert f"| {rivals} | **{mean['lapwing']}** |" in row
+
+
+def test_wrong_labels():
+    (found,) = [line["result"] for line in results("label_errors") if line["cell"].endswith("500 digits, no decay")]
+    ours, alone = found["precision_at_50_at_the_linear_mode"], found["precision_at_50_network_alone"]
+    assert f"its training loss: {alone:.0%} | **{ours:.0%}** |" in row_of("Wrong labels among the 50")
+
+
+@pytest.mark.parametrize("size", ["1,000 × 20,000", "400 × 30"])
+def test_ridge(size):
+    (found,) = [line["result"] for line in results("ridge") if line["cell"] == size]
+    row = row_of(f"`BayesianRidge`, {size}")
+    ours, theirs = np.median(found["our_seconds"]), np.median(found["their_seconds"])
+    if ours > theirs:  # said so, in bold
+        assert f"**{1000 * theirs:.0f} ms** | {1000 * ours:.0f} ms |" in row
+        return
+    their_memory, our_memory = (found[f"{whose}_peak_bytes"] / 1e9 for whose in ("their", "our"))
+    assert f"{theirs:.0f} s, {their_memory:.1f} GB | **{ours:.1f} s, {our_memory:.1f} GB** |" in row
+
+
+def test_resnet20():
+    (found,) = [line["result"] for line in results("resnet20") if line["cell"].startswith("all weights")]
+    test, noise = (
+        {name: found[part][name]["nll"] for name in ("lapwing", "temperature scaling")} for part in ("test", "noise")
+    )
+    assert noise["temperature scaling"] < noise["lapwing"]
+    scaled = f"temperature scaling: {test['temperature scaling']:.3f} / **{noise['temperature scaling']:.3f}**"
+    assert f"| {scaled} | {test['lapwing']:.3f} / {noise['lapwing']:.3f} |" in row_of("ResNet-20")

@@ -30,28 +30,51 @@ def infer(
     checkpoint: Path | str | None = None, max_memory: float | str | None = None, tuning: Tuning | None = None,
     curvature: Curvature | None = None,
 ) -> Posterior:  # fmt: skip
-    """The posterior of a linear model, its free precisions at the maximum of the evidence.
+    """The posterior of a linear model, its free precisions at the maximum of the marginal likelihood.
 
-    `prior=None` is the g-prior, tuned. `method=None` chooses by size and free memory and says why. With `validation`,
-    a pair of inputs and targets, the precision (and a noise that was not given) is the one with the best held-out
-    density; mode and evidence are then worked out only when they are asked for.
+    Parameters
+    ----------
+    model : LinearModel
+        Features, targets and a likelihood.
+    prior : Prior, optional
+        Prior on the weights, such as `Isotropic()`. The g-prior if left out. A precision that is not given is tuned.
+    method : Method, optional
+        How the posterior is found, such as `Exact()` or `KFAC()`. Chosen by size and free memory if left out.
+    validation : (inputs, targets), optional
+        Data that were not trained on. The precision, and a noise that was not given, is the one with the best held-out
+        density; mode and evidence are then worked out only when they are asked for.
+    draws : int
+        Draws of the weights to keep, for `functions` and `samples`.
+    seed : int
+        Of the draws.
+    progress : bool or callable, optional
+        Whether to show progress. On a terminal only if left out.
+    shard : bool or "draws", optional
+        In a job of several processes (torchrun) each works on a share of the data, or of the draws with "draws".
+        False lets one process work alone.
+    checkpoint : path, optional
+        Folder in which a Krylov space is kept, step by step: the same call after a crash goes on where it was.
+    max_memory : float or str, optional
+        Bytes, or a size such as "8GB", that this call may take. What is free if left out.
+    tuning : Tuning, optional
+        How precisions are looked for, by default `ByEvidence()`.
+    curvature : "expected", "mode" or "network", optional
+        Where the curvature of a likelihood is taken that is not Gaussian. "expected" averages it over the posterior
+        (Gaussian variational inference), the default of `Exact()`. "mode" and "network" are Laplace's approximation at
+        the optimum of the linear model, or at the network's own outputs.
 
-    `curvature` says where that of a likelihood is taken which is not Gaussian. "expected" averages it over the
-    posterior (Gaussian variational inference): mean and covariance belong together, and `log_evidence` is a lower
-    bound. It is the default of Exact() for log-concave likelihoods with one free precision. "mode" and "network" are
-    Laplace's approximation at the mode of the linear model, or at the network's own outputs.
+    Returns
+    -------
+    Posterior
+        It predicts at new features.
 
-    In a job of several processes (torchrun, or an initialised group of torch.distributed) that call this together on a
-    network, each works on a share of the data and each has the result; shard=False lets one go alone. With
-    shard="draws" each works on a share of the draws, for all data: where data are few, or fewer than processes.
+    Raises
+    ------
+    ValueError
+        If targets do not fit the likelihood, or no method keeps to the memory. The message says what to do.
 
-    `checkpoint` is a folder in which a Krylov space is kept, step by step: the same call after a crash, Ctrl-C or
-    SIGTERM goes on where it was, to the same draws. Other methods start over.
-
-    `max_memory`, in bytes or as "8GB", is what this call may take beside the data and the network, in each process; by
-    default what is free. A method is chosen that keeps to it, and what cannot is refused before any work. `tuning` is
-    how precisions are looked for, by default `ByEvidence()`.
-
+    Examples
+    --------
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
     >>> x = rng.normal(size=(50, 3)); y = x @ [1.0, -2.0, 0.5] + 0.1 * rng.normal(size=50)

@@ -42,6 +42,25 @@ def laplace_approximation(log_density: Callable[[Tensor], Tensor], start: Any) -
     differentiate twice. The search is by trust regions with the full Hessian, so it is for tens of dimensions. A
     density with several modes has an approximation at each.
 
+    Parameters
+    ----------
+    log_density : callable
+        Log density of a vector (d,), up to a constant.
+    start : array (d,)
+        Where the search for the mode starts.
+
+    Returns
+    -------
+    LaplaceApproximation
+        With `mode`, `covariance` and `log_normaliser`.
+
+    Raises
+    ------
+    ValueError
+        If no mode is found, or the density is flat there.
+
+    Examples
+    --------
     >>> found = laplace_approximation(lambda x: -0.5 * (x - 1).square().sum() / 4, [0.0, 0.0])
     >>> found.mode, found.covariance.diagonal(), round(found.log_normaliser, 6)  # log 8π
     (tensor([1., 1.], dtype=torch.float64), tensor([4., 4.], dtype=torch.float64), 3.224171)

@@ -57,6 +57,35 @@ class LinearModel:
     from, whose outputs predictions are drawn around. `absorbed` counts observations that were spent before, as one is
     on an intercept that targets and features were centred by.
 
+    Parameters
+    ----------
+    features : array, sparse matrix, Tensor or LinearOperator (n·m, d)
+        Features of the training data.
+    targets : array (n,) or (n, m)
+        What was observed.
+    likelihood : Likelihood
+        Such as `Gaussian()`.
+    weights : array, optional
+        How often each example counts.
+    features_at : callable
+        Features of new inputs.
+    point : LinearisationPoint, optional
+        Network that was linearised. Set by `linearise`.
+    blocks : Tensor, optional
+        Tensor that each weight belongs to. Set by `linearise`.
+    offset : Tensor, optional
+        Added to the outputs. Set by `linearise`.
+    groups : callable, optional
+        Groups of weights by their name. Set by `linearise`.
+    structure : Any, optional
+        For structured methods. Set by `linearise`.
+    absorbed : float
+        Observations that an intercept has used up.
+    set_aside : Tensor, optional
+        Examples that were removed. Set by `remove`.
+
+    Examples
+    --------
     >>> from lapwing import Gaussian
     >>> model = LinearModel([[1.0, 0.0], [1.0, 1.0], [1.0, 2.0]], [0.1, 0.9, 2.1], Gaussian())
     >>> model.features.shape, model.outputs

@@ -81,6 +81,15 @@ class Prior(Protocol):
 class Isotropic:
     """One precision for every weight; tuned if it is not given.
 
+    Parameters
+    ----------
+    precision : float, optional
+        Precision of the weights. Tuned if left out.
+    hyperprior : GammaHyperprior, optional
+        Hyperprior on a precision that is tuned.
+
+    Examples
+    --------
     >>> Isotropic(2.0).on(Diagonal(torch.ones(3).double()), torch.ones(3)).std
     tensor([0.7071, 0.7071, 0.7071], dtype=torch.float64)
     """
@@ -115,6 +124,24 @@ class GPrior:
     `floor` times that mean, so that weights the data say nothing about keep a proper prior; a tensor without any
     curvature, or a feature that is always zero, gets the mean of all. The columns of a design matrix are tensors of
     their own.
+
+    Parameters
+    ----------
+    precision : float, optional
+        Precision of the weights. Tuned if left out.
+    hyperprior : GammaHyperprior, optional
+        Hyperprior on a precision that is tuned.
+    floor : float
+        Smallest curvature that counts, relative to the mean of the tensor.
+    scale_per : "tensor" or "weight"
+        Whether the weights of a tensor share one scale.
+
+    Examples
+    --------
+    >>> import torch, lapwing as lw
+    >>> model, x = torch.nn.Linear(2, 1).double().eval(), torch.tensor([[1.0, 2.0], [3.0, 1.0], [0.0, 4.0]]).double()
+    >>> lw.fit(model, (x, x[:, :1]), lw.Gaussian(0.5), prior=GPrior(1.0)).prior.precision
+    tensor([1.], dtype=torch.float64)
     """
 
     precision: float | None = None
@@ -171,6 +198,23 @@ class PerGroup:
     weight belongs to exactly one group. For a network it can be "layer", or "normalised": one group for every matrix
     whose scale a normalisation layer removes, one for the rest. `precision` is a number for all or a mapping by name,
     in which None stands for one that is tuned.
+
+    Parameters
+    ----------
+    groups : dict, "layer" or "normalised"
+        Names and indices of the groups, or how a network's weights are grouped.
+    precision : float or dict, optional
+        One number for all groups, or one for each by name. None stands for one that is tuned.
+    hyperprior : GammaHyperprior, optional
+        Hyperprior on a precision that is tuned.
+
+    Examples
+    --------
+    >>> import lapwing as lw
+    >>> model = lw.LinearModel([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], [0.1, 2.0, 2.1], lw.Gaussian(0.5))
+    >>> prior = PerGroup({"first": [0], "second": [1]}, precision={"first": 2.0, "second": 0.5})
+    >>> lw.infer(model, prior=prior).prior.precision
+    tensor([2.0000, 0.5000], dtype=torch.float64)
     """
 
     groups: Mapping[str, Any] | Literal["layer", "normalised"]

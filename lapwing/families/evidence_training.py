@@ -87,6 +87,54 @@ def train_with_evidence(
     after `patience` epochs without a larger one. Optimiser, schedule, data, checkpoints and random numbers are as in
     `training.loop`; the model itself is left alone.
 
+    Parameters
+    ----------
+    model : nn.Module
+        A network. It is left alone: a copy is trained.
+    data : (inputs, targets), Dataset, DataLoader or list of batches
+        The training data.
+    likelihood : Likelihood
+        That of the data.
+    epochs : int
+        Passes over the data.
+    prior : Isotropic or PerGroup
+        Which weights share a precision.
+    method : method
+        How the curvature is found.
+    burn_in : int
+        Epochs before the first update of the precisions.
+    frequency : int
+        Epochs between updates.
+    start_precision : float
+        Where precisions start.
+    largest_step : float
+        Largest change of a log precision in an update.
+    subset : int, optional
+        Examples for `Krylov()` or `Exact()`.
+    patience : int, optional
+        Epochs without a larger evidence after which training stops.
+    batch_size : int
+        Examples per step.
+    optimiser : callable, optional
+        Makes the optimiser from the weights. Adam if left out.
+    schedule : callable, optional
+        Makes a learning-rate schedule from the optimiser.
+    draws : int
+        Draws of methods that need them.
+    seed : int
+        Of the order of the data and of draws.
+    checkpoint : path, optional
+        Folder from which the same call goes on.
+    progress : bool or callable, optional
+        Whether to show progress. On a terminal only if left out.
+
+    Returns
+    -------
+    EvidenceTrained
+        With `model`, `curve` and `assessment`.
+
+    Examples
+    --------
     >>> x = torch.linspace(-1, 1, 60)[:, None]
     >>> network = nn.Sequential(nn.Linear(1, 5), nn.Tanh(), nn.Linear(5, 1))
     >>> trained = train_with_evidence(network, (x, x**2), Gaussian(), epochs=3, batch_size=10, progress=False)

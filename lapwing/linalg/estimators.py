@@ -21,6 +21,15 @@ from lapwing.runtime.memory import check_memory
 class Estimate:
     """A value and the standard error of its estimator; the error of an exact value is 0.
 
+    Parameters
+    ----------
+    value : float
+        The estimate.
+    standard_error : float
+        Its standard error, 0 where it is exact.
+
+    Examples
+    --------
     >>> Estimate(2.5, 0.1)
     2.5 ± 0.1
     """

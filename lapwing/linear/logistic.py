@@ -65,6 +65,23 @@ class BayesianLogisticRegression(ClassifierMixin, BaseEstimator):
     large fits of more than two classes. Where the best Gaussian was not found in `max_iter` steps a ConvergenceWarning
     says so, with None if one more would gain 1e-2 nats. `n_iter_` counts the steps of the search.
 
+    Parameters
+    ----------
+    prior_precision : float, optional
+        Precision of the coefficients. Tuned by the marginal likelihood if left out.
+    fit_intercept : bool
+        Whether to fit an intercept.
+    curvature : "expected" or "mode"
+        Gaussian variational inference, or Laplace's approximation.
+    tol : float, optional
+        Tolerance of the search.
+    max_iter : int
+        Largest number of iterations.
+    verbose : bool
+        Whether to show progress.
+
+    Examples
+    --------
     >>> from sklearn.datasets import load_iris
     >>> X, y = load_iris(return_X_y=True)
     >>> model = BayesianLogisticRegression().fit(X, y)

@@ -93,6 +93,35 @@ class BayesianRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
     `tol` bounds the relative gradient of the log evidence. With `alpha_init` and `lambda_init` given the search starts
     there instead, and finds the optimum near them.
 
+    Parameters
+    ----------
+    max_iter : int
+        Largest number of iterations.
+    tol : float
+        Relative gradient of the log evidence at which the search ends.
+    alpha_1 : float
+        Shape of the Gamma hyperprior on the noise precision.
+    alpha_2 : float
+        Its rate.
+    lambda_1 : float
+        Shape of the Gamma hyperprior on the weights' precision.
+    lambda_2 : float
+        Its rate.
+    alpha_init : float, optional
+        Noise precision to start from.
+    lambda_init : float, optional
+        Precision of the weights to start from.
+    compute_score : bool
+        Whether to keep the log evidence in `scores_`.
+    fit_intercept : bool
+        Whether to fit an intercept.
+    copy_X : bool
+        Accepted for compatibility. X is never written to.
+    verbose : bool
+        Whether to show progress.
+
+    Examples
+    --------
     >>> from sklearn.datasets import load_diabetes
     >>> X, y = load_diabetes(return_X_y=True)
     >>> model = BayesianRidge().fit(X, y)

@@ -28,6 +28,21 @@ class DataSpec:
     are a key or several; left out, everything that is neither targets nor weights. Such data go wherever data are
     taken.
 
+    Parameters
+    ----------
+    data : Dataset, DataLoader, tuple or list of batches
+        Batches that are dictionaries or tuples.
+    inputs : str, int or tuple, optional
+        Key or place of the inputs. Everything else if left out.
+    targets : str or int, optional
+        Key or place of the targets.
+    weights : str or int, optional
+        Key or place of the examples' weights.
+    mask : str or int, optional
+        Key or place of a mask that is true where a target counts.
+
+    Examples
+    --------
     >>> triples = (torch.zeros(5, 2), torch.zeros(5), torch.ones(5))
     >>> DataSpec(triples, weights=2).batch(triples).weights.shape
     torch.Size([5])

@@ -40,6 +40,25 @@ def load(path: Path | str, model: nn.Module | Sequence[nn.Module | None] | None 
     posterior that was saved, and `at` and `tune` work where it was exact; the training data are not in the file. Of a
     mixture, `model` is the list of its networks, in the order in which they were fitted.
 
+    Parameters
+    ----------
+    path : path
+        File that `posterior.save` wrote.
+    model : nn.Module or list of them, optional
+        The network it was fitted for, or those of a mixture.
+
+    Returns
+    -------
+    Posterior or Mixture
+        It predicts as the one that was saved.
+
+    Raises
+    ------
+    ValueError
+        If the file is not one of lapwing's, or the network differs.
+
+    Examples
+    --------
     >>> import tempfile, torch
     >>> from lapwing import Gaussian, fit
     >>> model = torch.nn.Linear(2, 1).double().eval()

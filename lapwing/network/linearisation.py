@@ -39,6 +39,41 @@ def linearise(
     the whole training set where `data` is a part of it, so that each datum counts `dataset_size / n` times. `output`
     says which tensor is meant where the network returns several: a key, a place or a function. `checkpoint` keeps how
     products are worked out, which a probe decides: in the same way after a crash.
+
+    Parameters
+    ----------
+    model : nn.Module
+        A trained network in eval mode.
+    data : (inputs, targets), Dataset, DataLoader or list of batches
+        The training data.
+    likelihood : Likelihood
+        Such as `Categorical()` or `Gaussian()`.
+    select : callable or Tensor, optional
+        Which weights are uncertain: a function of a weight's name, or a boolean mask. All that require
+        gradients if left out.
+    dataset_size : int, optional
+        Size of the whole training set, where `data` is a part of it.
+    output : str, int or callable, optional
+        Which tensor is meant, where the network returns several.
+    checkpoint : path, optional
+        Folder that keeps how products are worked out.
+
+    Returns
+    -------
+    LinearModel
+        For `infer`.
+
+    Raises
+    ------
+    ValueError
+        If the network is in train mode, or data and outputs do not fit the likelihood.
+
+    Examples
+    --------
+    >>> import torch, lapwing as lw
+    >>> model, x = torch.nn.Linear(2, 1).double().eval(), torch.tensor([[0.0, 1.0], [1.0, 0.0], [2.0, 1.0]]).double()
+    >>> linearise(model, (x, x[:, :1]), lw.Gaussian(0.1)).features.shape
+    (3, 3)
     """
     if isinstance(likelihood, str | type | nn.Module):
         kind = likelihood if isinstance(likelihood, type) else type(likelihood)

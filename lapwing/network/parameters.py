@@ -101,7 +101,24 @@ class Layout:
 
 
 def matrices_only(model: nn.Module) -> Callable[[str], bool]:
-    """A choice for `select=`: matrices and filters, without biases and the vectors of normalisation layers."""
+    """A choice for `select=`: matrices and filters, without biases and the vectors of normalisation layers.
+
+    Parameters
+    ----------
+    model : nn.Module
+        The network.
+
+    Returns
+    -------
+    callable
+        For `select=`: true for the names of weights with two axes or more.
+
+    Examples
+    --------
+    >>> model = nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3), nn.Linear(3, 2))
+    >>> [name for name, _ in model.named_parameters() if matrices_only(model)(name)]
+    ['0.weight', '2.weight']
+    """
     shapes = {name: weight.ndim for name, weight in model.named_parameters()}
     return lambda name: shapes[name] > 1
 
@@ -112,6 +129,25 @@ def last_layer(model: nn.Module, inputs: Any = None) -> Callable[[str], bool]:
     The last one to be called, where a batch of `inputs` is given to try it on; else the last one in the order of
     `named_modules`, which is wrong for a network that defines its head first.
 
+    Parameters
+    ----------
+    model : nn.Module
+        The network.
+    inputs : Tensor, optional
+        A batch to run, so that the layer called last is found.
+
+    Returns
+    -------
+    callable
+        For `select=`: true for the names of the last layer's weight and bias.
+
+    Raises
+    ------
+    ValueError
+        If the network has no linear or convolutional layer.
+
+    Examples
+    --------
     >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2), nn.Softmax(dim=1)).eval()
     >>> [name for name, _ in model.named_parameters() if last_layer(model)(name)]
     ['2.weight', '2.bias']

@@ -36,6 +36,37 @@ def subnetwork(
     The last two depend on the curvature h alone, not on the precision λ of an isotropic prior. `select` says by name
     which weights may be chosen.
 
+    Parameters
+    ----------
+    model : nn.Module
+        A trained network in eval mode.
+    data : (inputs, targets), Dataset, DataLoader or list of batches
+        The training data.
+    likelihood : Likelihood
+        That of the data.
+    size : int
+        How many weights to choose.
+    score : "swag", "diagonal" or "predictive"
+        How weights are ranked.
+    select : callable, optional
+        Which weights may be chosen, by name.
+    seed : int
+        Of the SGD iterates.
+    swag : options
+        Further options of `swag_variances`.
+
+    Returns
+    -------
+    Tensor
+        A boolean mask for `select=`.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer weights than `size`.
+
+    Examples
+    --------
     >>> from lapwing import Gaussian
     >>> model, x = nn.Linear(3, 1, bias=False).eval(), torch.tensor([[1.0, 5.0, 0.1], [1.0, -5.0, 0.1]])
     >>> subnetwork(model, (x, torch.zeros(2, 1)), Gaussian(1.0), 2, score="predictive")

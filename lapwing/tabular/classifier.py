@@ -29,6 +29,7 @@ PART_ROWS = 2_000  # of them
 FURTHER_STEPS = 12  # at most, on all rows after a part
 FIRST_LOGIT_STDS = (3.0, 10.0)  # of the prior: narrow, or so wide that labels shape the networks first
 CHOOSING_STEPS = 21  # with each of them, before the better one is chosen
+COPIES = 3  # of what is held for each row, by peak memory of fits to 10,000 to 30,000 rows
 MOST_CLASSES = 100
 TOGETHER = 1e9  # weights lent to each column: so many that all have the same precision
 
@@ -48,7 +49,9 @@ class BayesianMLPClassifier(ClassifierMixin, TableEstimator):
     Several tanh networks with one hidden layer are trained side by side from different starts, by Levenberg-Marquardt
     steps on all rows in turns with updates of the precisions of each layer's weights and biases, and of the weights
     that leave each column: in every other member a column has its own, so that one without use is switched off; in the
-    others all columns share one, which is better where rows are few. (`relevance_` has each column's share in the
+    others all columns share one, which is better where rows are few. Each is begun with a narrow and a wide prior of
+    the logits, since labels that are mostly noise want the one and curved boundaries the other, and goes on from where
+    the bound is higher. (`relevance_` has each column's share in the
     slopes of the networks over the training rows.) Labels of a confident network have no curvature, and under Laplace's
     approximation would say nothing of its weights; so gradients and curvatures are averages over the posterior of the
     outputs itself, in training as in the end: what is maximised is a lower bound on the evidence of the linearised
@@ -73,6 +76,23 @@ class BayesianMLPClassifier(ClassifierMixin, TableEstimator):
 
     `random_state=None` takes fresh starts every time, without touching numpy's global state.
 
+    Parameters
+    ----------
+    hidden_units : int
+        Hidden units of each network.
+    members : int
+        Number of networks.
+    max_iter : int
+        Largest number of iterations.
+    tol : float
+        Gain in log evidence, in nats, below which a network's training ends.
+    random_state : int, RandomState or None
+        Decides the starts of the networks.
+    verbose : bool, optional
+        Whether to show progress. On a terminal only if left out.
+
+    Examples
+    --------
     >>> from sklearn.datasets import load_wine
     >>> X, y = load_wine(return_X_y=True)
     >>> model = BayesianMLPClassifier(members=2, max_iter=20).fit(X[::2], y[::2])
@@ -132,7 +152,7 @@ class BayesianMLPClassifier(ClassifierMixin, TableEstimator):
             Softmax.of(len(self.classes_), max(POINTS, 4 * len(self.classes_))),
         )  # fmt: skip
         sizes = (data.inputs.shape[1], self.hidden_units, data.outputs)
-        check_size(len(labels), sizes, self.members)
+        check_size(len(labels), sizes, self.members, _held_by_row(*sizes))
         priors = Priors.of(torch.from_numpy(self._encoding.columns), sizes, self._lent())
         trained = self._trained(sizes, priors, data)
         self._networks, left_out = ClassNetworks.of(trained.state, data, priors)
@@ -183,6 +203,12 @@ class BayesianMLPClassifier(ClassifierMixin, TableEstimator):
         self.log_evidence_ = float(self.log_evidences_.mean())
         slopes = self._networks.relevance.mean(0)
         self.relevance_ = (slopes / slopes.sum().clamp_min(1e-300)).numpy()
+
+
+def _held_by_row(inputs: int, hidden: int, outputs: int) -> int:
+    """Numbers for each network: derivatives of outputs, before and after the curvature, covariances, and copies."""
+    derivatives = outputs * (2 * (hidden + outputs) + inputs + 1 + hidden + 1)
+    return COPIES * (derivatives + 4 * outputs**2)
 
 
 def _known_labels(y: Any) -> Any:

@@ -112,8 +112,11 @@ def generators(seed: int, members: int) -> list[Generator]:
     return [Generator().manual_seed(seed) for seed in seeds]
 
 
-def check_size(rows: int, sizes: tuple[int, ...], networks: int) -> None:
-    """Refuse what would take too long or too much memory, before the work begins."""
+def check_size(rows: int, sizes: tuple[int, ...], networks: int, per_row: int = 0) -> None:
+    """Refuse what would take too long or too much memory, before the work begins.
+
+    `per_row` numbers are held for each row by each network, where sums over rows are not made block by block.
+    """
     if rows > MOST_ROWS:
         raise ValueError(
             f"X has {rows:,} rows, and the last iterations use all of them, so at most {MOST_ROWS:,} are taken: fit a "
@@ -121,10 +124,10 @@ def check_size(rows: int, sizes: tuple[int, ...], networks: int) -> None:
         )
     weights = sum((inputs + 1) * outputs for inputs, outputs in pairwise(sizes))
     smaller = min(rows * sizes[-1], weights)
-    needed = 8.0 * MATRICES * networks * smaller**2
+    needed = 8.0 * networks * (MATRICES * smaller**2 + rows * per_row)
     available = available_bytes()
     if needed > available:
         raise ValueError(
             f"{networks} networks of {weights:,} weights on {rows:,} rows need about {needed / 1e9:.1f} GB, and "
-            f"{available / 1e9:.1f} GB are free: use fewer hidden_units, members or columns"
+            f"{available / 1e9:.1f} GB are free: use fewer hidden_units, members, columns or rows"
         )

@@ -64,7 +64,8 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, TableEstimator):
     Training ends for each network when an iteration is worth less than `tol` nats of log evidence, after `max_iter`
     iterations, or by an interrupt from the keyboard, which keeps the networks as they are (`converged_` is then False).
     Time grows with rows × weights², or rows³ where that is less: seconds for a thousand rows. Of more than 6,000 rows a
-    random part is used at first, and all for the last iterations; more than 200,000 are refused.
+    random part is used at first, and all for the last iterations, block by block, so that memory hardly grows with
+    their number; more than 200,000 are refused.
 
     `noise="input"` lets the variance of the noise depend on the inputs: networks of its logarithm are trained on what
     the others leave, in two turns, and are regularised by an evidence of their own. It takes about three times as long.
@@ -76,6 +77,25 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, TableEstimator):
 
     `random_state=None` takes fresh starts every time, without touching numpy's global state.
 
+    Parameters
+    ----------
+    hidden_units : int
+        Hidden units of each network.
+    members : int
+        Number of networks.
+    noise : "constant" or "input"
+        Whether the variance of the noise depends on the inputs.
+    max_iter : int
+        Largest number of iterations.
+    tol : float
+        Gain in log evidence, in nats, below which a network's training ends.
+    random_state : int, RandomState or None
+        Decides the starts of the networks.
+    verbose : bool, optional
+        Whether to show progress. On a terminal only if left out.
+
+    Examples
+    --------
     >>> from sklearn.datasets import load_diabetes
     >>> X, y = load_diabetes(return_X_y=True)
     >>> model = BayesianMLPRegressor(members=2, max_iter=20).fit(X[:200, 2:5], y[:200])

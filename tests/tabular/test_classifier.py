@@ -1,5 +1,7 @@
 """BayesianMLPClassifier as an estimator among others, its figures against dense formulas, and hard tables."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,8 +12,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
-from lapwing.tabular import BayesianMLPClassifier, BayesianMLPRegressor, classifier, estimators
-from lapwing.tabular.labels import Softmax, root_of
+from lapwing.tabular import BayesianMLPClassifier, BayesianMLPRegressor, classifier, estimators, variational
+from lapwing.tabular.classes import POINTS, ClassNetworks
+from lapwing.tabular.columns import Table
+from lapwing.tabular.labels import Labels, Softmax, root_of
+from lapwing.tabular.variational import Priors, begin, train
 from tests.tabular import reference
 
 SMALL = {"hidden_units": 4, "members": 2, "max_iter": 20}
@@ -128,20 +133,36 @@ def test_a_column_without_use_has_little_relevance():
 
 
 @pytest.mark.parametrize("labels", [NAMES, NUMBERS > 0], ids=["three classes", "two"])
-def test_each_row_is_predicted_as_by_the_others(labels):
-    """With precisions and linearisation kept, refits without a row move little further: to a few per cent."""
+def test_each_row_is_predicted_as_by_the_others(monkeypatch, labels):
+    """Refits without a row at the same precisions, which linearise anew, move little further."""
     model = BayesianMLPClassifier(hidden_units=3, members=1, max_iter=40).fit(X, labels)
     found = model.leave_one_out_
     assert found.probabilities.shape == (90, len(model.classes_))
-    own = np.log(model.predict_proba(X)[np.arange(90), np.searchsorted(model.classes_, labels)])
+    numbers = np.searchsorted(model.classes_, labels)
+    own = np.log(model.predict_proba(X)[np.arange(90), numbers])
     assert found.log_probability.mean() < own.mean()
-    refitted = []
-    rows = np.argsort(found.log_probability - own)[:4]  # those that say most about themselves
-    for row in rows:
-        others = np.arange(90) != row
-        again = BayesianMLPClassifier(hidden_units=3, members=1, max_iter=40).fit(X[others], labels[others])
-        refitted.append(np.log(again.predict_proba(X[[row]])[0, np.searchsorted(model.classes_, labels[row])]))
-    assert np.mean(np.abs(found.log_probability[rows] - refitted)) < 0.5 * np.mean(np.abs(own[rows] - refitted))
+    rows = np.argsort(found.log_probability - own)[:8]  # those that say most about themselves
+    monkeypatch.setattr(variational, "tuned", lambda state, known, priors: state)  # precisions stay
+    refitted = [refitted_without(model, row, numbers) for row in rows]
+    error = np.abs(found.log_probability[rows] - refitted)
+    assert np.mean(error) < 0.5 * np.mean(np.abs(own[rows] - refitted))
+
+
+def refitted_without(model, row, numbers):
+    """The log probability of a row's label, by networks that were trained on with the others."""
+    classes = len(model.classes_)
+    inputs = torch.from_numpy(model._encoding.inputs(Table.of_numbers(X)))
+    data = Labels(
+        inputs, torch.from_numpy(numbers), torch.ones(90).double(), Softmax.of(classes, max(POINTS, 4 * classes))
+    )
+    others = data.part(torch.arange(90) != row)
+    fitted = model._networks
+    priors = Priors.of(torch.arange(4), (4, 3, classes - 1), model._lent())
+    begun = begin(fitted.networks, others, priors, torch.ones(1).double())
+    state = replace(begun, precision=fitted.precision)
+    trained = train(state, others, priors, max_iter=200, tol=1e-4, report=lambda phase: None, first_look=0)
+    again, _ = ClassNetworks.of(trained.state, others, priors)
+    return float(again.predict(inputs[[row]])[0, 0, numbers[row]].log())
 
 
 def test_random_states_repeat_bits(fitted):
@@ -242,6 +263,22 @@ def test_what_is_loaded_predicts_the_same_bits(tmp_path, hidden, labels):
         BayesianMLPRegressor.load(tmp_path / "model.safetensors")
 
 
+def test_the_prior_with_the_higher_bound_is_trained_on(monkeypatch):
+    seen = []
+
+    def recorded(*arguments, **settings):
+        seen.append(train(*arguments, **settings))
+        return seen[-1]
+
+    monkeypatch.setattr(classifier, "train", recorded)
+    monkeypatch.setattr(classifier, "CHOOSING_STEPS", 9)  # the last of which looks at the bound
+    model = BayesianMLPClassifier(hidden_units=4, members=3, max_iter=9).fit(X, NAMES)
+    narrow, wide = seen[0].state.log_evidence.reshape(2, 3)
+    assert ((narrow - wide).abs() > 0.1).all()
+    better = torch.arange(3) + torch.where(narrow > wide, 0, 3)
+    torch.testing.assert_close(model._networks.networks.flat(), seen[0].state.networks.flat()[better], rtol=0, atol=0)
+
+
 def test_networks_do_not_stay_linear():
     """On half-moons a line is right for 87 % of the rows."""
     random = np.random.default_rng(0)
@@ -329,6 +366,15 @@ def test_too_little_memory_is_said_before_the_work(monkeypatch):
     monkeypatch.setattr(estimators, "available_bytes", lambda: 1e3)
     with pytest.raises(ValueError, match=r"2 networks of 30 weights on 90 rows need about .* GB.*hidden_units"):
         BayesianMLPClassifier(**SMALL).fit(X, NAMES)
+
+
+def test_many_rows_need_memory_of_their_own(monkeypatch):
+    """317 kB, of which the matrices of the weights are 58."""
+    monkeypatch.setattr(estimators, "available_bytes", lambda: 2e5)
+    with pytest.raises(ValueError, match=r"2 networks of 30 weights on 90 rows need about .* GB.*or rows"):
+        BayesianMLPClassifier(**SMALL).fit(X, NAMES)
+    monkeypatch.setattr(estimators, "available_bytes", lambda: 4e5)
+    BayesianMLPClassifier(**SMALL | {"max_iter": 1}).fit(X, NAMES)
 
 
 def test_an_error_leaves_the_estimator_as_it_was():

@@ -11,7 +11,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
-from lapwing.tabular import BayesianMLPRegressor, estimators, mixtures, regressor
+from lapwing.tabular import BayesianMLPRegressor, estimators, mixtures, regressor, training
 from lapwing.tabular.mixtures import Shape
 from tests.tabular import reference
 
@@ -285,7 +285,7 @@ def test_further_rows_are_used_without_starting_over(fitted):
     after = np.sqrt(np.mean((part.predict(X) - fitted.predict(X)) ** 2))
     assert after < 0.3 * before
     assert after < fitted.noise_std_
-    assert part.n_iter_ <= regressor.FURTHER_STEPS
+    assert part.n_iter_ <= regressor.PARTIAL_STEPS
     assert part.leave_one_out_.mean.shape == (70,)
     np.testing.assert_allclose(part.leave_one_out_.residual, Y - part.leave_one_out_.mean, atol=1e-9)
 
@@ -293,6 +293,7 @@ def test_further_rows_are_used_without_starting_over(fitted):
 def test_many_rows_begin_with_a_part(monkeypatch, fitted):
     monkeypatch.setattr(regressor, "MANY_ROWS", 60)
     monkeypatch.setattr(regressor, "PART_ROWS", 50)
+    monkeypatch.setattr(regressor, "FURTHER_STEPS", 20)
     begun = BayesianMLPRegressor(**SMALL).fit(X, Y)
     again = BayesianMLPRegressor(**SMALL).fit(X, Y)
     assert begun.n_iter_ == SMALL["max_iter"] + regressor.FURTHER_STEPS
@@ -300,6 +301,19 @@ def test_many_rows_begin_with_a_part(monkeypatch, fitted):
     assert (begun.predict(NEW) == again.predict(NEW)).all()
     assert begun.log_evidence_ == pytest.approx(fitted.log_evidence_, abs=15)
     assert begun.score(X, Y) > 0.95
+
+
+def test_blocks_of_rows_do_not_matter(monkeypatch):
+    """Nine rows a block, the last of which is smaller: all that is found, to round-off."""
+    settings = {"hidden_units": 3, "members": 2, "max_iter": 8, "noise": "input"}
+    whole = BayesianMLPRegressor(**settings).fit(X, Y)
+    monkeypatch.setattr(training, "BLOCK_ELEMENTS", 9 * 2 * whole._networks.networks.weights)
+    parts = BayesianMLPRegressor(**settings).fit(X, Y)
+    assert len(list(parts._data.blocks(parts._networks.networks))) == 8
+    for mine, theirs in zip(whole.predict(NEW, return_std=True), parts.predict(NEW, return_std=True), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-7)
+    np.testing.assert_allclose(whole.leave_one_out_.log_density, parts.leave_one_out_.log_density, rtol=1e-6)
+    np.testing.assert_allclose(whole.relevance_, parts.relevance_, rtol=1e-6)
 
 
 def test_rows_in_parts_are_the_rows_together():

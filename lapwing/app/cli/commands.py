@@ -27,7 +27,7 @@ Examples, to be run where model.py defines make(), which returns your network:
 
 app = typer.Typer(
     name="lapwing", no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False,
-    help="Honest error bars for what you already trained.", epilog=EXAMPLES,
+    help="Uncertainty estimates for networks you have already trained, and for tables.", epilog=EXAMPLES,
 )  # fmt: skip
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
@@ -65,7 +65,7 @@ def _all(
 
 
 @app.command(
-    short_help="Put error bars on a trained network, or on a table alone.",
+    short_help="Fit a posterior to a trained network, or to a table without one.",
     epilog="Examples: lapwing fit model.py:make train.csv --weights weights.pt --validation held_out.csv; "
     "lapwing fit table.csv --target price --hold-out 0.2",
 )
@@ -92,49 +92,65 @@ def fit(
             show_default=False,
         ),
     ] = None,
-    validation: Annotated[str | None, typer.Option(help="Held-out data that tune the precision; recommended.")] = None,
-    test: Annotated[str | None, typer.Option(help="Data to check the error bars on.")] = None,
-    ood: Annotated[str | None, typer.Option(help="Data foreign to the task, to see whether it notices.")] = None,
+    validation: Annotated[
+        str | None, typer.Option(help="Data the network was not trained on, to tune on. Recommended.")
+    ] = None,
+    test: Annotated[
+        str | None, typer.Option(help="Data the network was not trained on, to test the predictions on.")
+    ] = None,
+    ood: Annotated[
+        str | None, typer.Option(help="Out-of-distribution data, to see whether they are recognised.")
+    ] = None,
     hold_out: Annotated[
-        float, typer.Option(help="Share of DATA taken out for validation and test, if the network never saw it.")
+        float,
+        typer.Option(
+            help="Fraction of DATA to set aside, half for validation and half for testing. Only valid if the network "
+            "was not trained on those rows."
+        ),
     ] = 0.0,
-    target: Annotated[str | None, typer.Option(help="Column of the target; the last one if not said.")] = None,
+    target: Annotated[str | None, typer.Option(help="Column of the target.", show_default="the last one")] = None,
     inputs: Annotated[
-        str | None, typer.Option(help="Columns of the inputs, with commas; all others if not said.")
+        str | None, typer.Option(help="Columns of the inputs, separated by commas.", show_default="all others")
     ] = None,
     likelihood: Annotated[
-        str | None, typer.Option(help="gaussian, categorical or bernoulli; guessed if not said.")
+        str | None, typer.Option(help="gaussian | categorical | bernoulli.", show_default="guessed from the targets")
     ] = None,
-    noise_std: Annotated[float | None, typer.Option(help="Noise of gaussian targets; tuned if not said.")] = None,
+    noise_std: Annotated[
+        float | None, typer.Option(help="Standard deviation of the noise of gaussian targets.", show_default="tuned")
+    ] = None,
     draws: Annotated[int, typer.Option(help="Posterior draws.", min=1)] = 32,
     dataset_size: Annotated[
-        int | None, typer.Option(help="Size of the whole training set where DATA is a part of it.")
+        int | None, typer.Option(help="Size of the whole training set, where DATA is a part of it.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Of draws and of --hold-out.")] = 0,
     device: Device = "cpu",
     max_memory: Annotated[
-        str | None, typer.Option(help="What the fit may take, as 8GB; what is free if not said.")
+        str | None, typer.Option(help="Memory that the fit may take, such as 8GB.", show_default="what is free")
     ] = None,
     method: Annotated[
-        str | None, typer.Option(help="exact, krylov, cg, kfac, ekfac or diagonal; by size if not said.")
+        str | None, typer.Option(help="exact | krylov | cg | kfac | ekfac | diagonal.", show_default="chosen by size")
     ] = None,
     prior: Annotated[
         str | None,
-        typer.Option(help="g, isotropic, layer or normalised: one precision, or one for each of those; g if not said."),
+        typer.Option(help="Prior on the weights: g | isotropic | layer | normalised.", show_default="g"),
     ] = None,
     select: Annotated[
-        str | None, typer.Option(help="last-layer, or how names of weights begin, with commas; all if not said.")
+        str | None,
+        typer.Option(
+            help="Weights that are uncertain: last-layer, or prefixes of their names, separated by commas.",
+            show_default="all",
+        ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/NAME if not said.")] = None,
-    name: Annotated[str | None, typer.Option(help="What to call the run.")] = None,
-    table: Annotated[str, typer.Option(help="Predictions as csv or parquet.")] = "csv",
+    out: Annotated[Path | None, typer.Option(help="Folder of the run.", show_default="runs/NAME")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the run.", show_default="that of DATA")] = None,
+    table: Annotated[str, typer.Option(help="Format of the predictions: csv | parquet.")] = "csv",
     json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Put error bars on a trained network: writes posterior, record, predictions and page into a folder.
+    """Fit a posterior to a trained network, and write posterior, record, predictions and a report page to a folder.
 
-    With a table and no network, small networks are trained on it; what is done with each column is said.
+    With a table and no network, small networks are trained on it; it prints what is done with each column.
     Started by torchrun, its processes share the data out.
     """
     with console.guarded(debug):
@@ -291,7 +307,9 @@ def predict(
         str,
         typer.Argument(metavar="DATA", help="New inputs, in the form of the training data; targets are not needed."),
     ],
-    out: Annotated[Path | None, typer.Option(help=".csv or .parquet; RUN/predictions-DATA.csv if not said.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="File to write, .csv or .parquet.", show_default="RUN/predictions-DATA.csv")
+    ] = None,
     model: Model = None,
     device: Device = "cpu",
     json: Json = False,
@@ -376,7 +394,7 @@ def ct(
     image: Annotated[str, typer.Option(help="shepp-logan, or a file: .dcm, .npy (also in Hounsfield units) or .png.")],
     angles: Annotated[int, typer.Option(help="Angles of the scan.")] = 20,
     noise: Annotated[float, typer.Option(help="Noise as a share of the mean line integral.")] = 0.05,
-    size: Annotated[int | None, typer.Option(help="Pixels along a side; those of the image if not said.")] = None,
+    size: Annotated[int | None, typer.Option(help="Pixels along a side.", show_default="those of the image")] = None,
     beam: Annotated[str, typer.Option(help="parallel or fan.")] = "parallel",
     steps: Annotated[int, typer.Option(help="Steps of the network's fit, at most.", min=1)] = 3000,
     channels: Annotated[int, typer.Option(help="Of the network, at each of three scales.", min=1)] = 16,
@@ -445,7 +463,7 @@ def doctor(json: Json = False, debug: Debug = False) -> None:
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for what it writes.")] = Path("runs/demo"), debug: Debug = False
 ) -> None:
-    """Fit bundled data, check the error bars and write a page."""
+    """Three scenes on bundled data: a table, a classifier, wrong labels. Writes a report page and pictures."""
     with console.guarded(debug):
         from lapwing.app.demo import main
 

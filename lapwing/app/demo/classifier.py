@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -113,7 +114,7 @@ class ClassifierScene:
             sure, good = self.confidence(probs)
             right.bar(place - 0.2, sure, 0.4, color="#9ecae1", label="mean confidence" if not place else None)
             right.bar(place + 0.2, good, 0.4, color="#08519c", label="share right" if not place else None)
-        right.set_xticks(range(len(self.turned)), [name.replace(" ", "\n", 1) for name in self.turned], fontsize=8)
+        right.set_xticks(range(len(self.turned)), [textwrap.fill(name, 12) for name in self.turned], fontsize=8)
         right.set(title=f"digits rotated by {DEGREES}°", ylim=(0, 1))
         right.legend(fontsize=8)
 

@@ -116,9 +116,7 @@ def run() -> TableScene:
     X, y, new, targets = split()
     model = BayesianMLPRegressor(verbose=False).fit(X, y)
     ours = Intervals(model.predict(new), *model.interval(new, LEVEL))
-    with warnings.catch_warnings():  # a length scale at its bound switches a column off, which is meant
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        process = gaussian_process().fit(X, y)
+    process = gaussian_process(X, y)
     plain = plain_mlp().fit(X, y)
     noise = np.sqrt(np.mean((plain.predict(X) - y) ** 2))
     return TableScene(
@@ -131,10 +129,12 @@ def run() -> TableScene:
     )
 
 
-def gaussian_process() -> Any:
-    """scikit-learn's, with a length scale for each column and noise, all by marginal likelihood."""
+def gaussian_process(X: np.ndarray, y: np.ndarray) -> Any:
+    """scikit-learn's, fitted: a length scale for each column and noise, all by marginal likelihood."""
     kernel = ConstantKernel() * RBF(np.ones(10), (1e-2, 1e4)) + WhiteKernel()
-    return make_pipeline(StandardScaler(), GaussianProcessRegressor(kernel, normalize_y=True))
+    with warnings.catch_warnings():  # a length scale at its bound switches a column off, which is meant
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return make_pipeline(StandardScaler(), GaussianProcessRegressor(kernel, normalize_y=True)).fit(X, y)
 
 
 def plain_mlp() -> Any:

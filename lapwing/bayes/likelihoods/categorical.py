@@ -26,6 +26,15 @@ class Categorical(Likelihood):
     classes, and targets have the others. Targets of `ignore_index` do not count. Inside, classes come last.
     −log p is convex in the outputs, so B is its Hessian diag(π) − π πᵀ; no c × c matrix is made.
 
+    Parameters
+    ----------
+    dim : int
+        Axis of the classes in the network's outputs.
+    ignore_index : int
+        Class number of targets that do not count.
+
+    Examples
+    --------
     >>> Categorical().log_prob(torch.zeros(2, 4).double(), torch.tensor([3, 1])).exp()
     tensor(0.0625, dtype=torch.float64)
     """

@@ -36,6 +36,20 @@ class Gaussian(Likelihood):
     tuned noise has one value per output. Densities and derivatives are at unit noise where it is to be tuned; those of
     some of the data need a noise that is not per datum, or `at_unit_noise` with weights times `row_precision`.
 
+    Parameters
+    ----------
+    noise_std : float or array, optional
+        Standard deviation of the noise: one number, one per output (m,), one per example (n,) or (n, 1), or one
+        per target (n, m). Tuned if left out.
+    per_output : bool
+        Whether a tuned noise has one value per output.
+    hyperprior : GammaHyperprior, optional
+        Hyperprior on the precision of a tuned noise.
+    at_inputs : bool
+        Whether a noise per example belongs to the inputs, so that new inputs need one too.
+
+    Examples
+    --------
     >>> Gaussian(0.5).noise_std.item()
     0.5
     """

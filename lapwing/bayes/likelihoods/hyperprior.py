@@ -11,7 +11,21 @@ from torch import Tensor
 @final
 @dataclass(frozen=True)
 class GammaHyperprior:
-    """A Gamma hyperprior on a precision τ, as a density over log τ: shape · log τ − rate · τ + constant."""
+    """A Gamma hyperprior on a precision τ, as a density over log τ: shape · log τ − rate · τ + constant.
+
+    Parameters
+    ----------
+    shape : float
+        Shape of the Gamma distribution.
+    rate : float
+        Rate of the Gamma distribution.
+
+    Examples
+    --------
+    >>> import lapwing as lw
+    >>> lw.Isotropic(hyperprior=GammaHyperprior(2.0, 0.5)).hyperprior
+    GammaHyperprior(shape=2.0, rate=0.5)
+    """
 
     shape: float = 1e-6
     rate: float = 1e-6

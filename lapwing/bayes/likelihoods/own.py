@@ -36,6 +36,33 @@ def likelihood(
     optional: `mean(outputs)` of an observation, `sample(outputs, uniform)` one for each uniform number,
     `valid(targets)` true where a target is possible.
 
+    Parameters
+    ----------
+    log_prob : callable
+        `log_prob(outputs, targets)`, the log density of targets.
+    outputs : int
+        Outputs for each target.
+    fisher : callable, optional
+        `fisher(outputs)`, the Fisher information. Needed where −log p is not convex.
+    mean : callable, optional
+        `mean(outputs)` of an observation.
+    sample : callable, optional
+        `sample(outputs, uniform)`, one observation for each uniform number.
+    valid : callable, optional
+        `valid(targets)`, true where a target is possible.
+
+    Returns
+    -------
+    OwnLikelihood
+        To be passed to `lapwing.fit` as any other likelihood.
+
+    Raises
+    ------
+    ValueError
+        If the curvature is negative where it is needed and `fisher` is not given.
+
+    Examples
+    --------
     Waiting times with an exponential distribution, the output being the logarithm of their rate:
 
     >>> import lapwing as lw

@@ -43,7 +43,24 @@ LARGEST_SIDE = 6000  # of a decomposition at another curvature
 @final
 @dataclass(frozen=True)
 class Exact(Method):
-    """An eigen-decomposition of the weights' side (d × d) or the data's (n·m × n·m), the smaller one by default."""
+    """An eigen-decomposition of the weights' side (d × d) or the data's (n·m × n·m), the smaller one by default.
+
+    Parameters
+    ----------
+    side : "primal" or "dual", optional
+        Whether to decompose the matrix of the weights or of the data. The smaller one if left out.
+    spectrum : Spectrum, optional
+        A decomposition that is known already.
+    newton : NewtonSteps
+        Tolerance and number of Newton steps for likelihoods that are not Gaussian.
+
+    Examples
+    --------
+    >>> import lapwing as lw
+    >>> model = lw.LinearModel([[3.0, 0.0], [0.0, 1.0]], [1.0, 2.0], lw.Gaussian(1.0))
+    >>> lw.infer(model, prior=lw.Isotropic(1.0), method=Exact()).mean
+    tensor([0.3000, 1.0000], dtype=torch.float64)
+    """
 
     side: Literal["primal", "dual"] | None = None
     spectrum: Spectrum | None = field(default=None, repr=False, compare=False)  # of the features, where it is known

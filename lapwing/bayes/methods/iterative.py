@@ -88,6 +88,22 @@ class CG(Solver):
 
     Precisions are found by MacKay's fixed point on the draws, the same noise and warm starts at every step. `rank`
     is that of a Nyström preconditioner, made once per step at the cost of as many columns; 0 is none.
+
+    Parameters
+    ----------
+    rtol : float
+        Relative residual at which a solve ends.
+    max_steps : int
+        Largest number of steps.
+    rank : int
+        Rank of a Nyström preconditioner. 0 is none.
+
+    Examples
+    --------
+    >>> import lapwing as lw
+    >>> model = lw.LinearModel([[3.0, 0.0], [0.0, 1.0]], [1.0, 2.0], lw.Gaussian(1.0))
+    >>> lw.infer(model, prior=lw.Isotropic(1.0), method=CG()).mean
+    tensor([0.3000, 1.0000], dtype=torch.float64)
     """
 
     rtol: float = 1e-4
@@ -127,6 +143,25 @@ class SGD(Solver):
     `objective` says where the noise of a draw stands: "L" in the targets, "L'" in the anchor (less gradient noise
     where the data determine less than half of what they could), "mixed" shared out by leverage (never worse than
     either). Step lengths come from a short power iteration.
+
+    Parameters
+    ----------
+    objective : "L", "L'" or "mixed"
+        Where the noise of a draw stands.
+    batch_size : int
+        Examples per step.
+    steps : int, optional
+        Steps of each solve. Chosen from the size of the data if left out.
+    em_steps : int
+        Rounds of solving and tuning.
+
+    Examples
+    --------
+    >>> import torch, lapwing as lw
+    >>> x = torch.randn(40, 3, generator=torch.Generator().manual_seed(0)).double()
+    >>> model = lw.LinearModel(x, x @ torch.tensor([1.0, -2.0, 0.5]).double(), lw.Gaussian(0.5))
+    >>> lw.infer(model, prior=lw.Isotropic(1.0), method=SGD(steps=200), draws=4).draws.shape
+    torch.Size([4, 3])
     """
 
     objective: Literal["L", "L'", "mixed"] = "mixed"

@@ -58,6 +58,32 @@ class Krylov(Method):
     It grows until the relative function error of every draw on the data is at most `rtol` at the precisions in use,
     for at most `steps` block steps and `memory_bytes` of memory (by default half of what is free). Where even that is
     too little, a `fallback` is used instead, if there is one.
+
+    Parameters
+    ----------
+    steps : int, optional
+        Largest number of block steps.
+    rtol : float
+        Relative error of function draws on the training data at which the space is large enough.
+    memory_bytes : float, optional
+        Memory for the space. Half of what is free if left out.
+    fallback : method, optional
+        Method to use where the memory does not suffice.
+    newton : NewtonSteps
+        Tolerance and number of Newton steps for likelihoods that are not Gaussian.
+    targets : Tensor, optional
+        Targets to start the space from, set by lapwing.
+    column : int
+        Column of `targets` that it is for, set by lapwing.
+    known : Ritz, optional
+        A space that is known already, set by lapwing.
+
+    Examples
+    --------
+    >>> import lapwing as lw
+    >>> model = lw.LinearModel([[3.0, 0.0], [0.0, 1.0]], [1.0, 2.0], lw.Gaussian(1.0))
+    >>> lw.infer(model, prior=lw.Isotropic(1.0), method=Krylov()).mean
+    tensor([0.3000, 1.0000], dtype=torch.float64)
     """
 
     steps: int | None = None

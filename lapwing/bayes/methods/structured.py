@@ -177,6 +177,16 @@ class Layered(Structure):
 class Diagonal(Layered):
     """The diagonal of the Gauss-Newton matrix: exact, or from `probes` random combinations of every datum's outputs.
 
+    Parameters
+    ----------
+    probes : int, optional
+        Random combinations of the outputs per example. Exact if left out.
+    evidence_at : "mode" or "weights", optional
+        Where the marginal likelihood is evaluated: at the optimum of the linearised model, or at the network's
+        weights.
+
+    Examples
+    --------
     >>> import torch, lapwing as lw
     >>> model, x, y = torch.nn.Linear(2, 1).double().eval(), torch.eye(2).double(), torch.ones(2, 1).double()
     >>> lw.fit(model, (x, y), lw.Gaussian(0.5), prior=lw.Isotropic(1.0), method=Diagonal()).covariance.diagonal()
@@ -203,6 +213,18 @@ class KFAC(Layered):
     parameters of no known layer get their exact block where it is small, else a diagonal: `diagnostics.structure` says
     which. A prior's scale is brought to the nearest that a Kronecker product can hold.
 
+    Parameters
+    ----------
+    sharing : "expand" or "reduce"
+        How weights that are used at several positions are treated.
+    probes : int, optional
+        Random combinations of the outputs that are pulled back. All outputs if left out.
+    evidence_at : "mode" or "weights", optional
+        Where the marginal likelihood is evaluated: at the optimum of the linearised model, or at the network's
+        weights.
+
+    Examples
+    --------
     >>> import torch, lapwing as lw
     >>> model = torch.nn.Sequential(torch.nn.Linear(2, 5), torch.nn.LayerNorm(5), torch.nn.Linear(5, 3)).eval()
     >>> x, y = torch.randn(9, 2, generator=torch.Generator().manual_seed(0)), torch.arange(9) % 3
@@ -228,6 +250,16 @@ class KFAC(Layered):
 class EKFAC(Layered):
     """The eigenvectors of `KFAC` with exact second moments along them: a second pass over the data.
 
+    Parameters
+    ----------
+    sharing : "expand" or "reduce"
+        How weights that are used at several positions are treated.
+    evidence_at : "mode" or "weights", optional
+        Where the marginal likelihood is evaluated: at the optimum of the linearised model, or at the network's
+        weights.
+
+    Examples
+    --------
     >>> import torch, lapwing as lw
     >>> model, x, y = torch.nn.Linear(2, 1).double().eval(), torch.eye(2).double(), torch.ones(2, 1).double()
     >>> lw.fit(model, (x, y), lw.Gaussian(0.5), prior=lw.Isotropic(1.0), method=EKFAC()).effective_dimension
@@ -252,6 +284,14 @@ class Hessian(Layered):
     It adds the curvature of the network itself, so it can be indefinite; a precision that does not make up for that is
     refused. Mode and evidence are those of the network's own weights, as in Laplace's approximation of MacKay (1992).
 
+    Parameters
+    ----------
+    evidence_at : "mode" or "weights", optional
+        Where the marginal likelihood is evaluated: at the optimum of the linearised model, or at the network's
+        weights.
+
+    Examples
+    --------
     >>> import torch, lapwing as lw
     >>> model, x, y = torch.nn.Linear(2, 1).double().eval(), torch.eye(2).double(), torch.ones(2, 1).double()
     >>> lw.fit(model, (x, y), lw.Gaussian(0.5), prior=lw.Isotropic(1.0), method=Hessian()).covariance[0]
@@ -272,6 +312,14 @@ class EmpiricalFisher(Layered):
     It knows the residuals and not the noise: where the network fits its data exactly it is zero, so do not expect error
     bars of the right size (Kunstner et al. 2019).
 
+    Parameters
+    ----------
+    evidence_at : "mode" or "weights", optional
+        Where the marginal likelihood is evaluated: at the optimum of the linearised model, or at the network's
+        weights.
+
+    Examples
+    --------
     >>> import torch, lapwing as lw
     >>> model, x, y = torch.nn.Linear(2, 1).double().eval(), torch.eye(2).double(), torch.ones(2, 1).double()
     >>> lw.fit(model, (x, y), lw.Gaussian(0.5), prior=lw.Isotropic(1.0), method=EmpiricalFisher()).covariance.shape
@@ -292,6 +340,18 @@ class LowRank(Structure):
     For any linear model. A rank below the number of observations is no judge of the noise: the mode can fit what the
     Occam factor has not paid for (`diagnostics.noise_at_floor`).
 
+    Parameters
+    ----------
+    rank : int
+        Number of eigenpairs.
+    rtol : float
+        Relative residual of the eigenpairs.
+    evidence_at : "mode" or "weights", optional
+        Where the marginal likelihood is evaluated: at the optimum of the linearised model, or at the network's
+        weights.
+
+    Examples
+    --------
     >>> import lapwing as lw
     >>> model = lw.LinearModel([[3.0, 0.0], [0.0, 1.0]], [1.0, 2.0], lw.Gaussian(1.0))
     >>> lw.infer(model, prior=lw.Isotropic(1.0), method=LowRank(1)).covariance.diagonal()

@@ -32,6 +32,15 @@ class Mixture:
     that of the members, on average, plus that between them, and `functions` are draws of one member after the other.
     Members may be of different architectures, but they must predict the same thing.
 
+    Parameters
+    ----------
+    members : tuple of Posterior
+        Posteriors that predict the same thing.
+    diagnostics : Diagnostics
+        How they were found.
+
+    Examples
+    --------
     >>> from lapwing import Gaussian, Isotropic, LinearModel, infer
     >>> x, y = torch.tensor([[1.0, 2.0], [2.0, 1.0], [3.0, 5.0]]).double(), torch.tensor([1.0, 2.0, 3.5])
     >>> parts = [infer(LinearModel(part, y, Gaussian(1.0)), prior=Isotropic(2.0)) for part in (x, x)]

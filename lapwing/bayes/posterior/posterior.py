@@ -87,10 +87,18 @@ class DataLedger:
 @final
 @dataclass(frozen=True, eq=False)
 class Posterior:
-    """N(mean, H⁻¹) over the weights, with its prior, noise and evidence.
+    """A Gaussian over the weights, N(mean, H⁻¹), with its prior, noise and evidence.
 
-    Made by `infer`. What a method found of the weights is `gaussian`; `at` and `tune` return new posteriors from it,
-    without the training data where it can.
+    Made by `fit` or `infer`. `predict` is what most need; `at`, `tune`, `update` and `remove` return new posteriors,
+    without the training data where the method allows. What a method found of the weights is `gaussian`.
+
+    Examples
+    --------
+    >>> import torch, lapwing as lw
+    >>> x, y = torch.tensor([[1.0], [2.0], [3.0]]).double(), torch.tensor([1.1, 1.9, 3.2]).double()
+    >>> posterior = lw.infer(lw.LinearModel(x, y, lw.Gaussian(0.1)), prior=lw.Isotropic(1.0))
+    >>> posterior.mean, posterior.predict(torch.tensor([[4.0]]).double()).std
+    (tensor([1.0350], dtype=torch.float64), tensor([0.1464], dtype=torch.float64))
     """
 
     gaussian: WeightPosterior = field(repr=False)
@@ -154,7 +162,23 @@ class Posterior:
         return self.gaussian.effective_dimension
 
     def sample(self, n: int) -> Tensor:  # (n, d)
-        """Fresh posterior draws of the weights, beyond those in `draws`."""
+        """Fresh posterior draws of the weights, beyond those in `draws`.
+
+        Parameters
+        ----------
+        n : int
+            Number of draws.
+
+        Returns
+        -------
+        Tensor (n, d)
+            Weights.
+
+        Raises
+        ------
+        ValueError
+            If the method cannot draw without the data.
+        """
         normals = Noise(self.seed, SAMPLE).rows(0, self.map.weights, n)
         return (self.mean[:, None] + self.gaussian.root(normals)).mT
 
@@ -162,6 +186,16 @@ class Posterior:
         """Joint draws of the model's outputs, from the same weights at every call.
 
         Those of a network are its own outputs plus J z; where mean and covariance were found together, J θ.
+
+        Parameters
+        ----------
+        inputs : Tensor or what the network takes
+            New inputs.
+
+        Returns
+        -------
+        Tensor (draws, *outputs)
+            Outputs, for each of the posterior's draws of the weights.
         """
         features = self.map.features(inputs)
         centre = self.outputs_at(features, inputs)
@@ -195,6 +229,31 @@ class Posterior:
         Krylov posterior adds lower and upper bounds on its variances, which on the dual side take a pass over the
         training data. With `shard`, all processes of a job that call this together predict at a share of the inputs
         each, and each has the whole.
+
+        Parameters
+        ----------
+        inputs : Tensor or what the network takes
+            New inputs.
+        batch_size : int, optional
+            Inputs worked on at once. Chosen by the free memory if left out.
+        link : str, optional
+            How logits become probabilities. The link of the tuning if left out.
+        bounds : bool
+            Whether a Krylov posterior adds bounds on its variances.
+        mean : "linear" or "network", optional
+            Which mean to predict with.
+        shard : bool
+            Whether the processes of a job share the inputs.
+
+        Returns
+        -------
+        Prediction
+            Mean, variances, probabilities, intervals.
+
+        Raises
+        ------
+        ValueError
+            If the inputs do not fit the model.
         """
         features = self.map.features(inputs)
         if shard:
@@ -309,6 +368,18 @@ class Posterior:
 
         `precision` is a number, one per group, or a mapping by group name. Methods that know more than their draws need
         no training data for this, but where the curvature of the likelihood moves with the precision.
+
+        Parameters
+        ----------
+        precision : float, sequence or dict, optional
+            Prior precision: one number, one per group, or one for each group by name.
+        noise_std : float or array, optional
+            Standard deviation of the noise.
+
+        Returns
+        -------
+        Posterior
+            A new one.
         """
         prior = self.prior if precision is None else self.prior.with_precision(precision)
         noise = self.gaussian.noise_precision
@@ -345,6 +416,25 @@ class Posterior:
         held-out data chose to predict labels is not kept: `tune` compares again.
         Exact() needs no training data for this (labels: their loss), Krylov(), CG() and SGD() do; structures refuse.
 
+        Parameters
+        ----------
+        data : (inputs, targets), list of batches or LinearModel
+            Further examples.
+        retune : bool
+            Whether to tune the precisions again.
+
+        Returns
+        -------
+        Posterior
+            A new one.
+
+        Raises
+        ------
+        ValueError
+            If the method is a structure such as KFAC.
+
+        Examples
+        --------
         >>> from lapwing import Gaussian, Isotropic, LinearModel, infer
         >>> x, y = torch.tensor([[1.0], [2.0], [3.0], [4.0]]).double(), torch.tensor([1.0, 2.0, 2.5, 4.0])
         >>> prior, noise = Isotropic(0.01), Gaussian(0.3)
@@ -366,6 +456,27 @@ class Posterior:
         these are the data of those places, with their weights, is then taken on trust: only a place that was removed
         before, what cannot have been part of the sums, and what would leave round-off in some direction is refused.
 
+        Parameters
+        ----------
+        places : sequence of int or boolean mask
+            Which examples to remove.
+        data : (inputs, targets), optional
+            These examples, for a posterior from a file.
+        retune : bool
+            Whether to tune the precisions again.
+
+        Returns
+        -------
+        Posterior
+            A new one.
+
+        Raises
+        ------
+        ValueError
+            If a place does not exist or was removed before.
+
+        Examples
+        --------
         >>> from lapwing import Gaussian, Isotropic, LinearModel, infer
         >>> x, y = torch.tensor([[1.0], [2.0], [3.0], [4.0]]).double(), torch.tensor([1.0, 2.0, 2.5, 90.0])
         >>> prior, noise = Isotropic(0.01), Gaussian(0.3)
@@ -391,6 +502,20 @@ class Posterior:
         probabilities of new labels average over all of them, by how well each does; for counts they are the best one's.
         Printing the posterior shows the candidates. temperature="tune" looks for a temperature of the posterior itself,
         and compares nothing.
+
+        Parameters
+        ----------
+        validation : (inputs, targets) or what `fit` takes
+            Data that the network was not trained on.
+        link : str, optional
+            How logits become probabilities.
+        temperature : float or "tune"
+            Divides the logits.
+
+        Returns
+        -------
+        Posterior
+            A new one.
         """
         return held_out.tuned(self, validation, link or self.link, temperature)
 
@@ -413,6 +538,23 @@ class Posterior:
         mean="network" the step is from the network's own weights, as if they were that mode. Its `most_influential`
         and `label_errors` rank the data.
 
+        Parameters
+        ----------
+        mean : "linear" or "network"
+            From where one step is taken.
+
+        Returns
+        -------
+        LeaveOneOut
+            One prediction for each training example.
+
+        Raises
+        ------
+        ValueError
+            If the method is not in closed form: use method=lw.Exact().
+
+        Examples
+        --------
         >>> from lapwing import Gaussian, Isotropic, LinearModel, infer
         >>> x, y = torch.tensor([[1.0], [2.0], [3.0], [4.0]]).double(), torch.tensor([1.0, 2.0, 9.0, 4.0])
         >>> posterior = infer(LinearModel(x, y, Gaussian(1.0)), prior=Isotropic(0.01))
@@ -426,6 +568,20 @@ class Posterior:
 
         Exact for Gaussian noise and one step otherwise, as in `leave_one_out`.
 
+        Parameters
+        ----------
+        inputs : Tensor or what the network takes
+            New inputs.
+        mean : "linear" or "network"
+            From where one step is taken.
+
+        Returns
+        -------
+        Tensor (n, *outputs)
+            For each training example, its share in the outputs.
+
+        Examples
+        --------
         >>> from lapwing import Gaussian, Isotropic, LinearModel, infer
         >>> x, y = torch.tensor([[1.0], [2.0], [3.0], [4.0]]).double(), torch.tensor([1.0, 2.0, 9.0, 4.0])
         >>> posterior = infer(LinearModel(x, y, Gaussian(1.0)), prior=Isotropic(0.01))
@@ -435,7 +591,20 @@ class Posterior:
         return leave_one_out.influence(self, inputs, mean)
 
     def verify(self, inputs: Any, count: int = 5) -> Verification:
-        """Re-solve the variance of the first few outputs by conjugate gradients on the data themselves."""
+        """Re-solve the variance of the first few outputs by conjugate gradients on the data themselves.
+
+        Parameters
+        ----------
+        inputs : Tensor or what the network takes
+            New inputs.
+        count : int
+            How many outputs to solve for.
+
+        Returns
+        -------
+        Verification
+            The variances both ways, and their largest relative difference.
+        """
         return verification.verify(self, inputs, count)
 
     def residuals(self) -> Tensor:  # (1 + draws,)
@@ -451,7 +620,18 @@ class Posterior:
         return replace(self, gaussian=moved(self.gaussian), alternative=moved(self.alternative))
 
     def save(self, path: Path | str) -> Path:
-        """Write this posterior into a file that `lapwing.load(path, model)` reads; the training data stay out of it."""
+        """Write this posterior into a file that `lapwing.load(path, model)` reads; the training data stay out of it.
+
+        Parameters
+        ----------
+        path : path
+            File to write.
+
+        Returns
+        -------
+        Path
+            The file.
+        """
         from lapwing.bayes.posterior.files import save
 
         return save(self, path)

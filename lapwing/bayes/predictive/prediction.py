@@ -22,7 +22,7 @@ from lapwing.linalg.operators import as_tensor
 @final
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """A Gaussian prediction per output; every field has the outputs' shape.
+    """What a posterior says at new inputs. Every field has the outputs' shape.
 
     `epistemic_variance` is what more data would remove, `aleatoric_variance` the noise of an observation. For class
     labels outputs are logits, and `probs` what follows from them; for counts they are logarithms of rates. What a new
@@ -31,6 +31,15 @@ class Prediction:
     Where a posterior was compared with simpler candidates on held-out data, `probs`, `entropy`, `log_prob` and what
     else speaks of a new observation average over them, by how well each does there. Scores that rank inputs (`novelty`,
     `mutual_information`, `score_variance`), `mean`, `epistemic_variance` and draws are the posterior's always.
+
+    Examples
+    --------
+    >>> import torch, lapwing as lw
+    >>> x, y = torch.tensor([[1.0], [2.0], [3.0]]).double(), torch.tensor([1.1, 1.9, 3.2]).double()
+    >>> posterior = lw.infer(lw.LinearModel(x, y, lw.Gaussian(0.1)), prior=lw.Isotropic(1.0))
+    >>> low, high = posterior.predict(torch.tensor([[4.0]]).double()).interval(0.9)
+    >>> low, high
+    (tensor([3.8992], dtype=torch.float64), tensor([4.3806], dtype=torch.float64))
     """
 
     mean: Tensor
@@ -175,7 +184,23 @@ class Prediction:
         return self.observation.sampled(rows, torch.special.ndtr(normals).to(self.mean.device))
 
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
-        """The central interval that holds a new observation with this probability."""
+        """The central interval that holds a new observation with this probability.
+
+        Parameters
+        ----------
+        level : float
+            Probability between 0 and 1.
+
+        Returns
+        -------
+        tuple of Tensor
+            Lower and upper ends.
+
+        Raises
+        ------
+        ValueError
+            For class labels, which have no interval.
+        """
         if not 0 < level < 1:
             raise ValueError(f"level must lie between 0 and 1, got {level}")
         if self.likelihood.has_classes:
@@ -185,7 +210,23 @@ class Prediction:
         return low, high
 
     def log_prob(self, targets: Any) -> Tensor:
-        """The log predictive density of observed targets; zero for class numbers that the likelihood ignores."""
+        """The log predictive density of observed targets; zero for class numbers that the likelihood ignores.
+
+        Parameters
+        ----------
+        targets : Tensor
+            What was observed, one target for each prediction.
+
+        Returns
+        -------
+        Tensor
+            One log density for each target.
+
+        Raises
+        ------
+        ValueError
+            If the shapes differ.
+        """
         targets, expected, of = as_tensor(targets), self.target_shape, self.likelihood
         if targets.shape != expected:
             raise ValueError(
@@ -204,6 +245,16 @@ class Prediction:
         """The same prediction where observations have this noise: a number, or anything that fits `mean`.
 
         For noise that was given per datum, which a posterior cannot know at new inputs.
+
+        Parameters
+        ----------
+        noise_std : float or Tensor
+            Standard deviation of the noise.
+
+        Returns
+        -------
+        Prediction
+            A new one.
         """
         return replace(self, observation=self.observation.with_noise(noise_std, self.mean.shape))
 
