@@ -29,7 +29,6 @@ LONG = {
     "bench_logistic": "tests/linear/test_logistic.py",
     "bench_ranks": "tests/ranks/test_ranks.py",
     "bench_toy": "tests/benchmarks/test_regressors.py",
-    "bench_variational": "tests/families/variational/test_fit.py",
     "bench_variational_speed": "tests/families/variational/test_mean_field.py",
 }
 
