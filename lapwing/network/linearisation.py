@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from lapwing.bayes.likelihoods import Likelihood
 from lapwing.bayes.linear_model import LinearisationPoint, LinearModel, Observed
-from lapwing.linalg.operators.placed import InMainMemory
 from lapwing.network.batches import Batches, Inputs, as_batches, check_finite_batch
 from lapwing.network.checks import checked_outputs, run_network
 from lapwing.network.data_spec import NO_TARGETS
@@ -22,6 +21,7 @@ from lapwing.network.jacobian import Jacobian, Network, Plan, prepared
 from lapwing.network.kfac import FoundStructure, Structures, root_of
 from lapwing.network.kfac.factors import Sharing
 from lapwing.network.kfac.roots import Root, per_place, scaled
+from lapwing.network.main_memory import InMainMemory
 from lapwing.network.observations import observe
 from lapwing.network.outputs import Output, View
 from lapwing.network.parameters import Select, fingerprint
