@@ -58,7 +58,6 @@ Chosen = tuple[str, str, list[int], bool]  # set, method, splits, whether they a
 
 
 RIVALS = ("ridge", "mlp", "boosting", "gp")
-SMALLER = MORE[:3]
 
 
 def chosen() -> list[Chosen]:
@@ -72,19 +71,15 @@ def chosen() -> list[Chosen]:
         *((data, "gp", FEW, True) for data in SMALL[:4]),
         *((data, "ridge", TEN, False) for data in MORE),
         ("servo", "gp", TEN, False),
-        ("protein", "lapwing", [0], False),
-        *((data, "gp", TEN, False) for data in SMALLER[1:]),
-        *((data, "mlp", TEN, False) for data in SMALLER),
     ]
 
 
 def to_come() -> list[Chosen]:
     """What the protocol asks beside, in the order of what is asked most; lines move to `chosen` to be run."""
     return [
-        *((data, "lapwing", [split], False) for split, data in product(FEW, LARGE) if (data, split) != ("protein", 0)),
-        *((data, "gp", TEN, False) for data in MORE[3:]),
-        *((data, "boosting", TEN, False) for data in MORE),
-        *((data, "mlp", TEN, False) for data in MORE[3:]),
+        *((data, "lapwing", [split], False) for split, data in product(FEW, LARGE)),
+        *((data, "gp", TEN, False) for data in MORE[1:]),
+        *((data, method, TEN, False) for method, data in product(("mlp", "boosting"), MORE)),
         *((data, method, FEW, False) for data, method in product(LARGE, ("ridge", "boosting"))),
         *(("wine", "gp", [split], False) for split in TEN),
         *((data, "lapwing, one", splits, False) for data, splits in product(SMALL, PARTS)),
