@@ -82,7 +82,7 @@ print("page:", report.write("digits.html", [record]))
 # %%
 figure = Figure(figsize=(8.4, 2.6), layout="constrained")
 panels = figure.subplots(1, 3, sharey=True)
-named = {"lapwing": "with error bars", "MAP": "the network alone"}
+named = {"lapwing": "lapwing", "raw network": "raw network"}
 for panel, evaluation in zip(panels, evaluations, strict=True):
     for method, words in named.items():
         sure = evaluation.method(method).probs.max(1)

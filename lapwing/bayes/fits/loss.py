@@ -123,8 +123,7 @@ class Loss:
         factor, failed = torch.linalg.cholesky_ex(matrix)
         if int(failed):
             raise FloatingPointError(
-                f"round-off has made the posterior precision of {len(matrix):,} weights indefinite: the prior is too "
-                "wide for features that depend on each other; use a larger prior precision, leave some of them out, or "
-                "tune it on held-out data with validation="
+                f"the Hessian of {len(matrix):,} directions is numerically singular at this prior precision: some "
+                "features depend on each other. Pass a fixed prior, e.g. prior=lw.GPrior(1.0), or a larger precision"
             )
         return factor
