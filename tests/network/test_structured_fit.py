@@ -1,8 +1,7 @@
 """Posteriors of networks by structured curvatures, against the dense matrices that the structures stand for."""
 
-from math import log, pi
-
 from dataclasses import replace
+from math import log, pi
 
 import pytest
 import scipy.optimize
