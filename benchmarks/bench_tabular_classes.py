@@ -67,7 +67,6 @@ CELLS: dict[str, dict[str, Any]] = {
     **cells(SMALL, "splits 0 to 4", [0, 1, 2, 3, 4], "lapwing, one"),
     **cells(SMALL, "splits 5 to 9", [5, 6, 7, 8, 9], "lapwing, one"),
     **cells(LARGE, "split 0", [0]),
-    **cells(LARGE[:2], "splits 1 to 4", [1, 2, 3, 4]),
 }
 MOST_TRAINING_ROWS = 1000
 MOST_TEST_ROWS = 3000

@@ -215,12 +215,12 @@ def cifar(folder: Path) -> tuple[list[bytes], Check]:
 def runs(folder: Path) -> tuple[list[bytes], Check]:
     from lapwing.app.cli import folders
 
-    folders.save(folders.Settings("model.py:make", "regression", (), ("a", "b"), "y", (2,), "one"), folder)
+    folders.save(folders.RunSettings("model.py:make", "regression", (), ("a", "b"), "y", (2,), "one"), folder)
 
     def check(path: Path) -> None:
         (path.parent / "run.json").write_bytes(path.read_bytes())
         found, ours = folders.load(path.parent)
-        assert isinstance(found, folders.Settings)
+        assert isinstance(found, folders.RunSettings)
         assert isinstance(ours, bool)
 
     return [(folder / "run.json").read_bytes()], check

@@ -109,7 +109,8 @@ def commit() -> str:
     revision = subprocess.run(
         ["git", "rev-parse", "--short=12", "HEAD"], cwd=folder, capture_output=True, text=True, check=False
     )
+    measured = ["../lapwing", ".", ":(exclude)results"]  # data sets and networks are beside the scripts
     changed = subprocess.run(
-        ["git", "status", "--porcelain", "../lapwing"], cwd=folder, capture_output=True, text=True, check=False
+        ["git", "status", "--porcelain", *measured], cwd=folder, capture_output=True, text=True, check=False
     )
     return revision.stdout.strip() + ("+changes" if changed.stdout.strip() else "")

@@ -59,7 +59,8 @@ the training rows. The other methods and their settings are in `benchmarks/bench
 the splits it names, and rows of different splits are not to be compared by it: *behind* is how much higher the NLL is than that of `lapwing`, over
 the splits that both have, with its standard error. Methods within two of them are level; with three splits that is a rough guide. Seconds are those of fit and prediction on one
 thread of a machine that others used too. Intervals of `lapwing` hold, on average over the sets, {_coverage(standard, "coverage_50")} at 50 %
-and {_coverage(standard, "coverage_90")} at 90 %.
+and {_coverage(standard, "coverage_90")} at 90 %. In wine, where boosting is ahead, 27 % of the test rows stand among the training rows too, number for
+number, and trees remember these.
 
 {_verdicts(standard)}
 {_of_sets(standard)}"""

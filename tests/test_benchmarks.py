@@ -12,14 +12,36 @@ from tests import processes
 FOLDER = Path(__file__).parent.parent / "benchmarks"
 SCRIPTS = sorted(FOLDER.glob("bench_*.py"))
 PEERS = FOLDER / "peers" / ".venv" / "bin" / "python"
-RUNNABLE = [
-    pytest.param(
-        path,
-        id=path.stem,
-        marks=[pytest.mark.peers, pytest.mark.skipif(not PEERS.exists(), reason="run `make peers` first")]
-        if "peer_environment" in path.read_text()
-        else [],
-    )
+# scripts whose smallest cell takes long, and the shorter tests that hold what it shows
+LONG = {
+    "bench_bandit": "tests/benchmarks/test_regressors.py",
+    "bench_cold_posterior": "tests/benchmarks/test_temperature.py",
+    "bench_ct_angles": "tests/studies/tomography/test_angles.py",
+    "bench_ct_digits": "tests/studies/tomography/test_study.py",
+    "bench_ct_slice": "tests/studies/tomography/test_study.py",
+    "bench_evidence_kfac": "tests/network/test_structured_fit.py",
+    "bench_evidence_table": "tests/benchmarks/test_evidence_table.py",
+    "bench_few_digits": "tests/network/test_best_gaussian_held_out.py",
+    "bench_label_errors": "tests/bayes/posterior/test_leave_one_out.py",
+    "bench_large_networks": "tests/network/test_pixels.py",
+    "bench_lenet_fit": "tests/bayes/methods/test_matrix_free.py",
+    "bench_lenet_sgd": "tests/bayes/methods/test_em.py",
+    "bench_logistic": "tests/linear/test_logistic.py",
+    "bench_ranks": "tests/ranks/test_ranks.py",
+    "bench_toy": "tests/benchmarks/test_regressors.py",
+    "bench_variational_speed": "tests/families/variational/test_mean_field.py",
+}
+
+
+def marks(path: Path) -> list[pytest.MarkDecorator]:
+    if "peer_environment" not in path.read_text():
+        return []
+    return [pytest.mark.peers, pytest.mark.skipif(not PEERS.exists(), reason="run `make peers` first")]
+
+
+RUNNABLE = [pytest.param(path, id=path.stem, marks=marks(path)) for path in SCRIPTS]
+RUN = [
+    pytest.param(path, id=path.stem, marks=[*marks(path), *([pytest.mark.slow] if path.stem in LONG else [])])
     for path in SCRIPTS
 ]
 
@@ -34,7 +56,7 @@ def cells():
     return json.loads(finished.stdout)
 
 
-@pytest.mark.parametrize("script", RUNNABLE)
+@pytest.mark.parametrize("script", RUN)
 def test_the_smallest_cell_runs_and_agrees(script, cells):
     finished = processes.run(script, "--cell", next(iter(cells[script.stem])))
     if finished.returncode and "FileNotFoundError" in finished.stderr and "LAPWING_DATA" in finished.stderr:
@@ -50,6 +72,12 @@ def test_the_smallest_cell_runs_and_agrees(script, cells):
 def test_committed_results_were_written_by_the_script_and_are_complete(script, cells):
     lines = (FOLDER / "results" / f"{script.stem.removeprefix('bench_')}.jsonl").read_text().splitlines()
     assert {cell["cell"]: cell["arguments"] for cell in map(json.loads, lines)} == cells[script.stem]
+
+
+def test_what_a_long_script_shows_is_held_by_shorter_tests():
+    scripts = {path.stem for path in SCRIPTS}
+    assert LONG.keys() <= scripts
+    assert all((FOLDER.parent / path).exists() for path in LONG.values())
 
 
 def test_the_page_says_what_the_results_say():

@@ -1,6 +1,7 @@
 """Code on the pages runs, links lead somewhere, and every public name is in the docs, an example and a test."""
 
 import doctest
+import math
 import re
 import shlex
 import sys
@@ -238,7 +239,34 @@ def test_the_code_that_answers_an_ask_runs(setup, number, wanted, answer):
     with torch.random.fork_rng():
         torch.manual_seed(1)
         for piece in pieces:
-            exec(piece, dict(setup))
+            assert is_sound(result_of(piece, dict(setup))), f"ask {number}: {piece}"
+
+
+def result_of(piece: str, names: dict) -> object:
+    """The value of an expression; True of a statement that has run."""
+    try:
+        code = compile(piece, "asks.md", "eval")
+    except SyntaxError:
+        exec(piece, names)
+        return True
+    return eval(code, names)
+
+
+def is_sound(value: object) -> bool:
+    """Whether an answer says something: numbers are finite, variances not negative, and nothing is empty."""
+    if isinstance(value, lapwing.Prediction):
+        return is_sound([value.mean, value.epistemic_variance]) and bool((value.epistemic_variance >= 0).all())
+    if isinstance(value, lapwing.Posterior):
+        return is_sound([value.mean, value.draws, float(value.log_evidence)]) and bool((value.prior.std >= 0).all())
+    if isinstance(value, torch.Tensor):
+        return value.numel() > 0 and bool(value.isfinite().all())
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, tuple | list):
+        return len(value) > 0 and all(map(is_sound, value))
+    if isinstance(value, dict):
+        return len(value) > 0 and all(map(is_sound, value.values()))
+    return value is not None and value != ""
 
 
 def test_our_code_on_the_migration_page_runs(tmp_path, monkeypatch):

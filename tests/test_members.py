@@ -129,7 +129,7 @@ def test_what_cannot_be_mapped_is_trained_one_by_one_and_that_is_said(tmp_path):
     assert torch.equal(found[1][0].layer.weight, alone[0].layer.weight)
     assert any("one by one (vmap refuses this network" in phase for phase in told)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["member-0.pt", "member-1.pt"]
-    plan = module.Plan(Source.of(data()), Gaussian(), 1, 5, None, None, (0.0, 0.0), None, 0)
+    plan = module.TrainingPlan(Source.of(data()), Gaussian(), 1, 5, None, None, (0.0, 0.0), None, 0)
     assert module.obstacle([mlp(0), normalised(0)], plan) == "their architectures differ"
     assert module.obstacle([mlp(0), mlp(1)], plan) is None
 

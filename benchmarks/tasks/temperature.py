@@ -25,7 +25,7 @@ from benchmarks.regressors import falling
 from benchmarks.tasks.study import Study, numbers
 from lapwing.bayes.likelihoods import Categorical
 from lapwing.families import mcmc, variational
-from lapwing.families.variational.scores import SampledPosterior
+from lapwing.families.variational.scores import FunctionSampler
 
 Pair = tuple[Tensor, Tensor]
 Tempered = Literal["posterior", "likelihood"]
@@ -92,15 +92,15 @@ def _from_prior(model: Wide, seed: int) -> Wide:
     return model
 
 
-def _vi(temperature: variational.Balanced | float, train: Pair, hidden: int, seed: int) -> SampledPosterior:
+def _vi(temperature: variational.Balanced | float, train: Pair, hidden: int, seed: int) -> FunctionSampler:
     return by_variation(train, hidden, temperature, seed=seed)
 
 
-def _sgld(temperature: float, tempered: Tempered, train: Pair, hidden: int, seed: int) -> SampledPosterior:
+def _sgld(temperature: float, tempered: Tempered, train: Pair, hidden: int, seed: int) -> FunctionSampler:
     return by_langevin(train, hidden, temperature, tempered=tempered, seed=seed)
 
 
-METHODS: dict[str, Callable[[Pair, int, int], SampledPosterior]] = {
+METHODS: dict[str, Callable[[Pair, int, int], FunctionSampler]] = {
     **{f"vi-tau-{tau}": partial(_vi, variational.Balanced(float(tau), units="hidden")) for tau in TAUS},
     **{f"vi-eta-{eta}": partial(_vi, float(eta)) for eta in ETAS},
     **{f"sgld-eta-{eta}": partial(_sgld, float(eta), "likelihood") for eta in COLD_LIKELIHOOD},
@@ -108,7 +108,7 @@ METHODS: dict[str, Callable[[Pair, int, int], SampledPosterior]] = {
 }
 
 
-def scores(found: SampledPosterior, validation: Pair, test: Pair) -> dict[str, float]:
+def scores(found: FunctionSampler, validation: Pair, test: Pair) -> dict[str, float]:
     """Scores of the test images, and the log density of the others."""
     return {"validation_nll": variational.held_out(found, validation)["nll"], **variational.held_out(found, test)}
 

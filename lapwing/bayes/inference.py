@@ -10,7 +10,7 @@ from typing import Any
 
 from lapwing.bayes.evidence import ByEvidence, OnHeldOut, Tuning
 from lapwing.bayes.fits import Curvature, interpolation
-from lapwing.bayes.fits.variational import obstacle
+from lapwing.bayes.fits.bound_search import obstacle
 from lapwing.bayes.journals import journal_of
 from lapwing.bayes.linear_model import LinearModel, network_residual_rms
 from lapwing.bayes.methods.choosing import check_fits, choose, preflight

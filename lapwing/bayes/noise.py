@@ -38,9 +38,9 @@ class Noise:
         uniform = ((table >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
         return torch.special.ndtri(torch.from_numpy(uniform)).mT
 
-    def table(self, size: int, columns: int) -> Table:
+    def table(self, size: int, columns: int) -> NoiseTable:
         """The first `size` rows of `columns` columns, made block by block when they are asked for."""
-        return Table(self, (size, columns))
+        return NoiseTable(self, (size, columns))
 
     def _bits(self, column: int, start: int, stop: int) -> np.ndarray:
         first = start // 4  # one step of the counter makes four numbers
@@ -51,7 +51,7 @@ class Noise:
 
 @final
 @dataclass(frozen=True)
-class Table:
+class NoiseTable:
     """A finite part of a table of noise, none of it in memory.
 
     >>> Noise(0).table(9, 6).rows(2, 5).shape

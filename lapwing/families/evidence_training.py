@@ -145,7 +145,7 @@ def train_with_evidence(
     source = Source.of(data)
     if subset is not None and not 1 <= subset <= source.size:
         raise ValueError(f"subset is {subset}, expected 1 to {source.size}, the number of data, or None for all")
-    task = _Task.of(model, data, source, likelihood, prior, method, subset, seed, largest_step)
+    task = _EvidenceTask.of(model, data, source, likelihood, prior, method, subset, seed, largest_step)
     learner = _Online.of(task, start_precision, optimiser, schedule)
 
     def score(weights: Weights) -> float | None:
@@ -173,7 +173,7 @@ def train_with_evidence(
 
 @final
 @dataclass(frozen=True, eq=False)
-class _Task:
+class _EvidenceTask:
     """What is trained on what, and how its evidence is found."""
 
     model: nn.Module  # a copy in train mode
@@ -193,7 +193,7 @@ class _Task:
     def of(
         model: nn.Module, data: Any, source: Source, likelihood: Likelihood, prior: Isotropic | PerGroup,
         method: Method, subset: int | None, seed: int, largest_step: float,
-    ) -> _Task:  # fmt: skip
+    ) -> _EvidenceTask:  # fmt: skip
         """With groups found on the first data."""
         copy, still = deepcopy(model).train(), deepcopy(model).eval()
         names = tuple(name for name, weight in copy.named_parameters() if weight.requires_grad)
@@ -203,7 +203,9 @@ class _Task:
         chosen = resolve(prior, some.groups)
         assert isinstance(chosen, Isotropic | PerGroup)
         shape = chosen.on(some.features, some.row_counts)
-        return _Task(copy, still, names, data, source, likelihood, chosen, shape, method, subset, seed, largest_step)
+        return _EvidenceTask(
+            copy, still, names, data, source, likelihood, chosen, shape, method, subset, seed, largest_step
+        )
 
     @property
     def prior_names(self) -> tuple[str, ...]:
@@ -331,7 +333,7 @@ def _groups(block: Block, prior: DiagonalPrior) -> Tensor:  # (weights of the bl
 class _Online:
     """Descent whose penalty and noise change between epochs."""
 
-    task: _Task
+    task: _EvidenceTask
     precision: Tensor  # (groups,)
     noise_std: Tensor  # ()
     epoch: int = 0
@@ -339,7 +341,7 @@ class _Online:
     descent: Descent = field(init=False)
 
     @staticmethod
-    def of(task: _Task, start: float, optimiser: Optimiser | None, schedule: Schedule | None) -> _Online:
+    def of(task: _EvidenceTask, start: float, optimiser: Optimiser | None, schedule: Schedule | None) -> _Online:
         """At the weights of the model and the precisions to start from."""
         precision = torch.full_like(task.shape.precision, start) if task.prior.tuned else task.shape.precision
         noise_std = _spread(task.source) if task.tunes_noise else torch.ones((), dtype=torch.float64)

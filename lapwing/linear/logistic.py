@@ -17,10 +17,10 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
+from lapwing.bayes.fits.bound_search import ENDS_SIZE
 from lapwing.bayes.fits.laplace import Laplace
 from lapwing.bayes.fits.loss import PerOutput
 from lapwing.bayes.fits.newton import Mode, NewtonSteps
-from lapwing.bayes.fits.variational import ENDS_SIZE
 from lapwing.bayes.inference import infer
 from lapwing.bayes.likelihoods import Bernoulli, Categorical, Likelihood, Spread
 from lapwing.bayes.linear_model import LinearModel, check_finite

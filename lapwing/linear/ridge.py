@@ -47,7 +47,7 @@ class LeaveOneOutFit:
 
 @final
 @dataclass(frozen=True, eq=False)
-class _Fit:
+class _TargetFit:
     """One target's posterior, without the training data."""
 
     noise_precision: float
@@ -59,13 +59,13 @@ class _Fit:
     deviations: Tensor  # (d, draws), of a matrix-free fit; no columns where variances have a closed form
 
     @staticmethod
-    def of(posterior: Posterior) -> _Fit:
+    def of(posterior: Posterior) -> _TargetFit:
         """What is kept of a posterior."""
         gaussian, told = posterior.gaussian, posterior.diagnostics
         exact = None
         if isinstance(gaussian, ExactPosterior):
             exact = replace(gaussian, fit=LeastSquares(None))
-        return _Fit(
+        return _TargetFit(
             float(gaussian.noise_precision), float(gaussian.prior.precision), told.tuning_steps, told.evidence_trace,
             gaussian.mean, exact, gaussian.deviations,
         )  # fmt: skip
@@ -251,7 +251,7 @@ class BayesianRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
         if self._fits[0].exact is not None:
             self.leave_one_out_ = self._leave_one_out(centred, weights, targets - y_offset, y_offset)
 
-    def _solve(self, centred: LinearOperator, targets: Tensor, weights: Tensor) -> tuple[_Fit, ...]:
+    def _solve(self, centred: LinearOperator, targets: Tensor, weights: Tensor) -> tuple[_TargetFit, ...]:
         """A fit of every target; the exact ones share a decomposition."""
         likelihood = Gaussian(hyperprior=GammaHyperprior(self.alpha_1, self.alpha_2))
         prior = Isotropic(hyperprior=GammaHyperprior(self.lambda_1, self.lambda_2))
@@ -268,7 +268,7 @@ class BayesianRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
             for posterior in found:
                 told = posterior.diagnostics
                 print(f"log evidence {told.evidence_trace[-1]:.6g} after {told.tuning_steps} steps")
-        return tuple(_Fit.of(posterior) for posterior in found)
+        return tuple(_TargetFit.of(posterior) for posterior in found)
 
     def _method(self, models: list[LinearModel]) -> tuple[Exact | Krylov, int]:
         """From one decomposition of all targets, or from one Krylov space where both sides are large."""

@@ -26,7 +26,7 @@ class Unfactored(Exception):
 
 @final
 @dataclass(frozen=True, eq=False)
-class Rows:
+class FactorRows:
     """Dense rows of the Jacobian with respect to one tensor."""
 
     name: str
@@ -67,16 +67,16 @@ class Tokens:
         return (felt @ self.inputs.reshape(b * tokens, -1)).reshape(k, -1).mT
 
 
-Terms = Callable[[Tensor, float], list[Rows | Tokens]]  # of gradients (b, c, …) for so many columns
+Terms = Callable[[Tensor, float], list[FactorRows | Tokens]]  # of gradients (b, c, …) for so many columns
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Factors:
+class JacobianFactors:
     """The Jacobian of one batch as a sum of terms."""
 
     outputs: Tensor  # (b, c)
-    terms: list[Rows | Tokens]
+    terms: list[FactorRows | Tokens]
     gradients: int  # numbers that the gradients at all layers held before they became terms
 
 
@@ -126,7 +126,9 @@ class _Tracer(TorchFunctionMode):
         return value.clone() if fresh else value
 
 
-def factor(function: Callable[[dict[str, Tensor]], Tensor], weights: dict[str, Tensor], columns: float) -> Factors:
+def factor(
+    function: Callable[[dict[str, Tensor]], Tensor], weights: dict[str, Tensor], columns: float
+) -> JacobianFactors:
     """The outputs and the terms whose sum is the Jacobian, in the form that is cheapest for so many columns.
 
     Every datum must depend on its own inputs alone. Raises `Unfactored` where some weight is used otherwise.
@@ -137,7 +139,7 @@ def factor(function: Callable[[dict[str, Tensor]], Tensor], weights: dict[str, T
     if any(use.seen is not None and use.seen._version != use.version for use in tracer.uses):
         raise Unfactored("an operation in place")
     if not outputs.requires_grad:
-        return Factors(outputs, [], 0)
+        return JacobianFactors(outputs, [], 0)
     b, c = outputs.shape
     edges, passes = [use.edge for use in tracer.uses], []
     for output in range(c):
@@ -145,7 +147,7 @@ def factor(function: Callable[[dict[str, Tensor]], Tensor], weights: dict[str, T
         passes.append(torch.autograd.grad(outputs[:, output].sum(), edges, retain_graph=ahead, allow_unused=True))
     felt = [list(gradients) for gradients in zip(*passes, strict=True)]  # by use, so that each can be let go
     passes.clear()
-    terms: list[Rows | Tokens] = []
+    terms: list[FactorRows | Tokens] = []
     for use in tracer.uses:
         gradients = felt.pop(0)
         if all(gradient is None for gradient in gradients):
@@ -157,13 +159,13 @@ def factor(function: Callable[[dict[str, Tensor]], Tensor], weights: dict[str, T
         whole = torch.stack([part.reshape(b, use.shape[0] // b, *use.shape[1:]) for part in parts], dim=1)
         del gradients, like, parts
         terms += use.terms(whole if use.shape[0] != b else whole[:, :, 0], columns)
-    return Factors(outputs.detach(), terms, c * sum(use.shape.numel() for use in tracer.uses))
+    return JacobianFactors(outputs.detach(), terms, c * sum(use.shape.numel() for use in tracer.uses))
 
 
 def _linear(tracer: _Tracer, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     matrix, shift, seen = tracer.name(weight), tracer.name(bias), x.detach()
 
-    def terms(gradients: Tensor, columns: float) -> list[Rows | Tokens]:
+    def terms(gradients: Tensor, columns: float) -> list[FactorRows | Tokens]:
         b, c, out = gradients.shape[0], gradients.shape[1], gradients.shape[-1]
         g, a = gradients.reshape(b, c, -1, out), seen.reshape(b, -1, seen.shape[-1])
         tokens, wide = a.shape[1:]
@@ -171,7 +173,7 @@ def _linear(tracer: _Tracer, x: Tensor, weight: Tensor, bias: Tensor | None = No
             return _shift(shift, g.sum(2))
         dense = columns == torch.inf or c * tokens + 2 * columns * c < 2 * columns * tokens * (1 + c / wide)
         rows = (g.mT.reshape(b, c * out, tokens) @ a).reshape(b * c, out * wide) if dense else None
-        own = Tokens(matrix, a, g) if rows is None else Rows(matrix, rows)
+        own = Tokens(matrix, a, g) if rows is None else FactorRows(matrix, rows)
         return [own, *_shift(shift, g.sum(2))]
 
     return tracer.use(F.linear(x, weight, bias), seen if matrix else None, terms)
@@ -205,15 +207,15 @@ def _conv1d(
 def _convolved(filters: str | None, shift: str | None, patches: Callable[[], Tensor], groups: int) -> Terms:
     """Terms of a convolution: gradients of its outputs times the patches that its filters saw."""
 
-    def terms(gradients: Tensor, columns: float) -> list[Rows | Tokens]:  # noqa: ARG001
+    def terms(gradients: Tensor, columns: float) -> list[FactorRows | Tokens]:  # noqa: ARG001
         b, c, out = gradients.shape[:3]
         g = gradients.reshape(b, c, groups, out // groups, -1)
-        found: list[Rows | Tokens] = []
+        found: list[FactorRows | Tokens] = []
         if filters is not None:
             seen = patches().reshape(b, groups, -1, g.shape[-1])
             each = [g[:, :, i].reshape(b, -1, g.shape[-1]) @ seen[:, i].mT for i in range(groups)]
             rows = torch.stack([part.reshape(b, c, -1) for part in each], dim=2) if groups > 1 else each[0]
-            found.append(Rows(filters, rows.reshape(b * c, -1)))
+            found.append(FactorRows(filters, rows.reshape(b * c, -1)))
         return found + _shift(shift, g.sum(-1).reshape(b, c, out))
 
     return terms
@@ -226,7 +228,7 @@ def _affine(tracer: _Tracer, plain: Tensor, weight: Tensor | None, bias: Tensor 
     value = plain if weight is None else plain * weight.reshape(-1, *around) if channels else plain * weight
     value = value if bias is None else value + bias.reshape(-1, *around) if channels else value + bias
 
-    def terms(gradients: Tensor, columns: float) -> list[Rows | Tokens]:  # noqa: ARG001
+    def terms(gradients: Tensor, columns: float) -> list[FactorRows | Tokens]:  # noqa: ARG001
         first = 2 if channels else gradients.ndim - len((weight if weight is not None else bias).shape)  # type: ignore[union-attr]
         axes = tuple(range(3, gradients.ndim)) if channels else tuple(range(2, first))
         found = _shift(scale, _summed(gradients * seen[:, None], axes))
@@ -275,7 +277,7 @@ def _add(tracer: _Tracer, x: Any, y: Any) -> Tensor:
     if value.shape != other.shape:
         raise Unfactored("a sum that repeats the data")
 
-    def terms(gradients: Tensor, columns: float) -> list[Rows | Tokens]:  # noqa: ARG001
+    def terms(gradients: Tensor, columns: float) -> list[FactorRows | Tokens]:  # noqa: ARG001
         inner = weight.shape if weight.ndim < other.ndim else weight.shape[1:]
         first = gradients.ndim - len(inner)
         axes = tuple(a for a in range(2, gradients.ndim) if a < first or inner[a - first] != gradients.shape[a])
@@ -313,8 +315,8 @@ def _standardised(x: Tensor, axes: tuple[int, ...], eps: float) -> Tensor:
     return centred * (centred.square().mean(axes, keepdim=True) + eps).rsqrt()
 
 
-def _shift(name: str | None, rows: Tensor) -> list[Rows | Tokens]:
-    return [] if name is None else [Rows(name, rows.reshape(rows.shape[0] * rows.shape[1], -1))]
+def _shift(name: str | None, rows: Tensor) -> list[FactorRows | Tokens]:
+    return [] if name is None else [FactorRows(name, rows.reshape(rows.shape[0] * rows.shape[1], -1))]
 
 
 def _summed(values: Tensor, axes: tuple[int, ...]) -> Tensor:

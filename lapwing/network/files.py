@@ -16,7 +16,7 @@ from lapwing.bayes.mixtures import Mixture
 from lapwing.bayes.mixtures.files import restore as restore_mixture
 from lapwing.bayes.mixtures.files import size
 from lapwing.bayes.posterior import Posterior
-from lapwing.bayes.posterior.files import Stored, read, restore
+from lapwing.bayes.posterior.files import StoredPosterior, read, restore
 from lapwing.linalg.operators import as_operator
 from lapwing.network.batches import as_batches
 from lapwing.network.checks import run_network
@@ -80,14 +80,14 @@ def load(path: Path | str, model: nn.Module | Sequence[nn.Module | None] | None 
     return restore_mixture(stored, lambda number, own: _one(own, models[number], f", network {number} of the list"))
 
 
-def _single(stored: Stored, model: nn.Module | Sequence[nn.Module | None] | None) -> nn.Module | None:
+def _single(stored: StoredPosterior, model: nn.Module | Sequence[nn.Module | None] | None) -> nn.Module | None:
     """The one network that a file of one posterior takes."""
     if model is None or isinstance(model, nn.Module):
         return model
     raise ValueError(f"{stored.path}: saved from one posterior, and a list of {len(model)} given: pass its network")
 
 
-def _one(stored: Stored, model: nn.Module | None, which: str = "") -> Posterior:
+def _one(stored: StoredPosterior, model: nn.Module | None, which: str = "") -> Posterior:
     """The posterior of a file, or of a part of one, over its network."""
     path, network = f"{stored.path}{which}", stored.plain.get("network")
     if network is None:
@@ -106,7 +106,7 @@ def _one(stored: Stored, model: nn.Module | None, which: str = "") -> Posterior:
 
 
 def _linearised(
-    stored: Stored, model: nn.Module, names: tuple[str, ...]
+    stored: StoredPosterior, model: nn.Module, names: tuple[str, ...]
 ) -> tuple[Callable[[Any], Any], LinearisationPoint]:
     """The feature map of a network, linearised when the first inputs show what it takes."""
     mask = stored.tensors.get("mask")

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from lapwing.bayes.likelihoods import Likelihood
 from lapwing.bayes.linear_model import LinearisationPoint, LinearModel, Observed
-from lapwing.linalg.operators.placed import InMainMemory
 from lapwing.network.batches import Batches, Inputs, as_batches, check_finite_batch
 from lapwing.network.checks import checked_outputs, run_network
 from lapwing.network.data_spec import NO_TARGETS
@@ -19,9 +18,10 @@ from lapwing.network.groups import weight_groups
 from lapwing.network.hessian import DenseCurvatures
 from lapwing.network.input_tree import InputTree, required
 from lapwing.network.jacobian import Jacobian, Network, Plan, prepared
-from lapwing.network.kfac import Structure, Structures, root_of
+from lapwing.network.kfac import FoundStructure, Structures, root_of
 from lapwing.network.kfac.factors import Sharing
 from lapwing.network.kfac.roots import Root, per_place, scaled
+from lapwing.network.main_memory import InMainMemory
 from lapwing.network.observations import observe
 from lapwing.network.outputs import Output, View
 from lapwing.network.parameters import Select, fingerprint
@@ -180,28 +180,28 @@ class NetworkStructures:
     layers: Structures
     dense: DenseCurvatures
 
-    def diagonal(self, probes: int | None, scale: Tensor | None, seed: int) -> Structure:
+    def diagonal(self, probes: int | None, scale: Tensor | None, seed: int) -> FoundStructure:
         """The diagonal of the Gauss-Newton matrix."""
         return _in_main_memory(self.layers.diagonal(probes, scale, seed))
 
-    def kronecker(self, sharing: Sharing, probes: int | None, scale: Tensor | None, seed: int) -> Structure:
+    def kronecker(self, sharing: Sharing, probes: int | None, scale: Tensor | None, seed: int) -> FoundStructure:
         """A Kronecker product for every layer."""
         return _in_main_memory(self.layers.kronecker(sharing, probes, scale, seed))
 
-    def eigencorrected(self, sharing: Sharing, scale: Tensor | None, seed: int) -> Structure:
+    def eigencorrected(self, sharing: Sharing, scale: Tensor | None, seed: int) -> FoundStructure:
         """The same with exact second moments along its eigenvectors."""
         return _in_main_memory(self.layers.eigencorrected(sharing, scale, seed))
 
-    def hessian(self, scale: Tensor) -> Structure:
+    def hessian(self, scale: Tensor) -> FoundStructure:
         """The true Hessian, dense."""
-        return Structure(self.dense.hessian(scale), {})
+        return FoundStructure(self.dense.hessian(scale), {})
 
-    def empirical_fisher(self, scale: Tensor) -> Structure:
+    def empirical_fisher(self, scale: Tensor) -> FoundStructure:
         """Squared gradients, dense."""
-        return Structure(self.dense.empirical_fisher(scale), {})
+        return FoundStructure(self.dense.empirical_fisher(scale), {})
 
 
-def _in_main_memory(found: Structure) -> Structure:
+def _in_main_memory(found: FoundStructure) -> FoundStructure:
     return replace(found, curvature=map_tensors(found.curvature, lambda tensor: tensor.cpu()))
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lapwing.runtime.progress import Report
 
-LOOK_EVERY = 3  # iterations precisions are looked at: it costs more than a step
+LOOK_EVERY = 3  # iterations from one look at the precisions to the next: a look costs more than a step
 
 
 class Trainable(Protocol):

@@ -41,7 +41,7 @@ PROBED = 2  # data with which it is tried whether a network can be mapped
 
 @final
 @dataclass(frozen=True, eq=False)
-class Plan:
+class TrainingPlan:
     """How networks are trained: what `train` takes."""
 
     data: Source
@@ -79,7 +79,9 @@ def members(
     precisions = _precisions(prior_precision, count)
     models = [make(number) for number in range(seed, seed + count)]
     held_out = None if validation is None else Source.of(validation)
-    plan = Plan(Source.of(data), likelihood, epochs, batch_size, optimiser, schedule, precisions, held_out, seed)
+    plan = TrainingPlan(
+        Source.of(data), likelihood, epochs, batch_size, optimiser, schedule, precisions, held_out, seed
+    )
     folder, report = None if checkpoint is None else Path(checkpoint), reporter(progress)
     hindrance = obstacle(models, plan)
     if hindrance is not None:
@@ -87,7 +89,7 @@ def members(
     return _at_once(models, plan, folder, report)
 
 
-def obstacle(models: Sequence[nn.Module], plan: Plan) -> str | None:
+def obstacle(models: Sequence[nn.Module], plan: TrainingPlan) -> str | None:
     """Why networks cannot be trained side by side, or None where they can: a first loss and its gradient are tried."""
     if len(models) == 1:
         return "there is one"
@@ -121,7 +123,7 @@ class Together:
     decays: Tensor  # (networks,), prior precision over the number of data
 
     @staticmethod
-    def of(models: Sequence[nn.Module], plan: Plan) -> Together:
+    def of(models: Sequence[nn.Module], plan: TrainingPlan) -> Together:
         """The networks of a plan."""
         sets = [tensors_of(model) for model in models]
         start = {name: torch.stack([one[name].detach() for one in sets]) for name in sets[0]}
@@ -170,7 +172,7 @@ class Crowd:
     """Networks that descend side by side, each with its own order of the data and its own best epoch."""
 
     together: Together
-    plan: Plan
+    plan: TrainingPlan
     losses: Tensor = field(init=False)  # (networks,), those of the last step
 
     def __post_init__(self) -> None:
@@ -228,7 +230,7 @@ class Crowd:
         self.lowest = state["lowest"].clone()
 
 
-def _at_once(models: Sequence[nn.Module], plan: Plan, folder: Path | None, report: Report) -> list[nn.Module]:
+def _at_once(models: Sequence[nn.Module], plan: TrainingPlan, folder: Path | None, report: Report) -> list[nn.Module]:
     crowd = Crowd(Together.of(models, plan), plan)
     settings = {"epochs": plan.epochs} if plan.schedule is not None else {}
     held_out = plan.validation is not None
@@ -244,7 +246,7 @@ def _at_once(models: Sequence[nn.Module], plan: Plan, folder: Path | None, repor
     return _written(models, crowd.best if held_out else trained.weights)
 
 
-def _which(crowd: Crowd, plan: Plan) -> str:
+def _which(crowd: Crowd, plan: TrainingPlan) -> str:
     """The members whose loss or weights are not finite."""
     wrong = ~crowd.losses.isfinite()
     for tensor in crowd.weights().values():
@@ -264,7 +266,7 @@ def _written(models: Sequence[nn.Module], weights: Weights) -> list[nn.Module]:
 
 
 def _one_by_one(
-    models: Sequence[nn.Module], plan: Plan, folder: Path | None, report: Report, why: str
+    models: Sequence[nn.Module], plan: TrainingPlan, folder: Path | None, report: Report, why: str
 ) -> list[nn.Module]:
     found = []
     for number, (model, precision) in enumerate(zip(models, plan.precisions, strict=True)):

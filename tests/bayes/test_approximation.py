@@ -41,7 +41,7 @@ def test_the_gamma_integral_gives_stirlings_formula():
 
 
 def test_the_evidence_of_a_logistic_regression_is_that_of_quadrature():
-    """B-2: two weights, 50 labels: within 0.1 nat, and the gradient at the mode below 1e-6."""
+    """Two weights, 50 labels: within 0.1 nat, and the gradient at the mode below 1e-6."""
     x, signs = normal(50, 2, seed=3), normal(50, seed=4).sign()
 
     def log_density(w: Tensor) -> Tensor:

@@ -79,7 +79,7 @@ def test_a_linear_model_gives_the_maximum_of_its_exact_evidence():
         torch.manual_seed(0)
         model = nn.Linear(4, 1, bias=False).double()
     truth = infer(LinearModel(x, y[:, 0], Gaussian()), prior=Isotropic(), method=Exact())
-    for curvature in ("ggn", "hessian"):  # B-4: they are equal here
+    for curvature in ("ggn", "hessian"):  # they are equal here
         found = mackay.train(model, (x, y), Gaussian(), curvature=curvature, rtol=1e-7, cycles=100, progress=False)
         assert found.posterior.precision == pytest.approx(float(truth.prior.precision), rel=1e-5)
         assert float(found.posterior.likelihood.noise_std) == pytest.approx(float(truth.likelihood.noise_std), rel=1e-5)

@@ -10,7 +10,7 @@ import lapwing
 from lapwing.bayes.likelihoods import Categorical, GammaHyperprior, Gaussian
 from lapwing.families import mcmc
 from lapwing.families.mcmc.adaptation import DualAveraging
-from lapwing.families.mcmc.fitting import _Posterior
+from lapwing.families.mcmc.fitting import _WeightDensity
 from tests.families.problems import classes, linear_posterior, mlp, normals, regression, seeded
 from tests.properties import check_covariance
 
@@ -210,7 +210,7 @@ class TestFit:
         """p^(1 / T), prior and likelihood alike, against both written out."""
         x, y = regression()
         model = seeded(lambda: nn.Linear(3, 2)).eval()
-        cold = _Posterior.of(model, (x, y), Gaussian(0.3), 2.0, GammaHyperprior(), 3, 0, mcmc.HMC(), 0.3)
+        cold = _WeightDensity.of(model, (x, y), Gaussian(0.3), 2.0, GammaHyperprior(), 3, 0, mcmc.HMC(), 0.3)
         at = (cold.start("network", 2.0) + normals(3, 8, seed=5)).requires_grad_()
         outputs = x @ at[:, :6].reshape(3, 2, 3).mT + at[:, None, 6:]
         likelihood = torch.distributions.Normal(outputs, 0.3).log_prob(y).sum((1, 2))
@@ -300,12 +300,14 @@ class TestFit:
         """The mean of the gradients of random batches is that of all data, by z-score."""
         x, y = regression()
         model = seeded(lambda: nn.Linear(3, 2)).eval()
-        posterior = _Posterior.of(
+        posterior = _WeightDensity.of(
             model, (x, y), Gaussian(0.3), 2.0, GammaHyperprior(), 1, 0, mcmc.SGLD(1e-3, batch_size=7)
         )
         at = posterior.start("network", 2.0)
         estimates = torch.stack([posterior.target(at)[1][0] for _ in range(1000)])
-        full = _Posterior.of(model, (x, y), Gaussian(0.3), 2.0, GammaHyperprior(), 1, 0, mcmc.HMC()).target(at)[1][0]
+        full = _WeightDensity.of(model, (x, y), Gaussian(0.3), 2.0, GammaHyperprior(), 1, 0, mcmc.HMC()).target(at)[1][
+            0
+        ]
         error = estimates.std(0) / 1000**0.5
         assert ((estimates.mean(0) - full).abs() < 5 * error).all()
 

@@ -161,7 +161,7 @@ def test_log_determinants_of_low_rank_identical_and_zero_matrices():
 
 
 def test_log_determinant_at_scale():
-    """M-5: within 1 % of slogdet at d = 500 with 30 probes and 40 steps, and the error bar covers.
+    """Within 1 % of slogdet at d = 500 with 30 probes and 40 steps, and the error bar covers.
 
     Here the standard error is 0.2 %; with eigenvalues 100 / i it would be 1 %, and 1 % no law.
     """

@@ -120,7 +120,7 @@ def test_complete_subspaces_are_perfect_preconditioners():
 
 
 def test_the_error_obeys_the_chebyshev_bound():
-    """M-4: ‖e_k‖_A ≤ 2 ((√κ − 1)/(√κ + 1))^k ‖e_0‖_A."""
+    """‖e_k‖_A ≤ 2 ((√κ − 1)/(√κ + 1))^k ‖e_0‖_A."""
     spectrum = torch.logspace(0, 3, N, dtype=torch.float64)
     matrix, _ = with_spectrum(spectrum)
     truth = torch.linalg.solve(matrix, B[:, :3])
@@ -211,7 +211,6 @@ def _single(preconditioner: Nystrom) -> Nystrom:
 
 
 def test_the_solution_does_not_depend_on_how_the_data_are_batched():
-    """M-3, through a solve."""
     rows = normal(61, N, seed=9)
 
     def system(size: int) -> LinearOperator:

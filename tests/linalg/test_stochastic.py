@@ -112,7 +112,7 @@ def precision_for(features: Tensor, dimension: float) -> float:
 
 
 def test_the_gradient_does_not_depend_on_where_the_targets_stand(features):
-    """A-2, first half; and the gradient is that of the formula, by automatic differentiation."""
+    """And it is that of the formula, by automatic differentiation."""
     operator, dense = features
     problem, z = objective(operator), normal(D, K, seed=20).requires_grad_()
     value = (problem.targets - dense @ z).square().sum() / 2
@@ -125,7 +125,7 @@ def test_the_gradient_does_not_depend_on_where_the_targets_stand(features):
 
 @pytest.mark.parametrize("fraction", [1.0, 0.0, 0.3])
 def test_the_mean_over_an_epoch_of_minibatches_is_the_full_gradient(features, fraction):
-    """A-2, second half: every row once, the short batches included."""
+    """Every row once, the short batches included."""
     problem, z = replace(objective(features[0]), fraction=fraction), normal(D, K, seed=20)
     batches = Minibatches(problem.features, batch_size=9, momentum=0.9)
     stream = batches.stream(seeded(0))
@@ -207,7 +207,7 @@ VARIANCE_CASES = {  # n, d, γ; the last is the one where moving all the noise t
 
 @pytest.mark.parametrize("case", VARIANCE_CASES)
 def test_variance_ratios_follow_the_leverages(case):
-    """A-3: Var(L) / Var(L′) = Σ w (1 − h) / Σ w h, near n/γ − 1; the mixture beats both."""
+    """Var(L) / Var(L′) = Σ w (1 − h) / Σ w h, near n/γ − 1; the mixture beats both."""
     n, d, dimension = VARIANCE_CASES[case]
     features = normal(n, d, seed=30)
     exact = Expectation(features, precision_for(features, dimension))
@@ -227,7 +227,7 @@ def test_variance_ratios_follow_the_leverages(case):
 
 
 def test_variance_ratios_of_actual_draws():
-    """A-3 as it was measured: 200 draws from normal noise."""
+    """From 200 draws from normal noise."""
     features = normal(1000, 100, seed=30)
     problem = objective(Dense(features), precision_for(features, 55.0), columns=200)
     truth = minimiser(features, problem)
@@ -250,7 +250,7 @@ def test_only_the_weighted_fraction_never_loses():
 
 @pytest.mark.slow
 def test_low_variance_beats_a_batch_four_times_as_large():
-    """A-4: energy-norm errors of 0.08 and 0.12 with batches drawn independently; the mixture is better still."""
+    """Energy-norm errors of 0.08 and 0.12 with batches drawn independently; the mixture is better still."""
     features = normal(2000, 200, seed=50)
     problem = objective(Dense(features), precision_for(features, 175.0), columns=8)
 
@@ -322,7 +322,7 @@ def test_dual_descent_works_on_every_kind_of_features_and_any_fraction(features)
 
 
 def test_the_system_is_symmetric_and_definite_and_other_solvers_agree(features):
-    """M-2, and the three routes to one minimiser."""
+    """The three routes to one minimiser."""
     operator, dense = features
     problem = objective(operator)
     system, right = problem.system()

@@ -24,7 +24,7 @@ from lapwing.families.variational.mean_field import LocalNoise, MeanField
 from lapwing.linalg import operators as ops
 from lapwing.linalg.kronecker import Factors, fitting, kronecker
 from lapwing.network.batches import Inputs
-from lapwing.network.factors import Rows, Tokens, factor
+from lapwing.network.factors import FactorRows, Tokens, factor
 from lapwing.network.jacobian import Jacobian, Network, Plan, prepared
 from lapwing.network.kfac import factors as kfac
 from lapwing.network.kfac import roots
@@ -149,7 +149,7 @@ def test_factors(name, columns):
     found = factor(lambda weights: network(weights, x), network.chosen(), columns)
     for term in found.terms:
         size = network.fixed[term.name].numel()
-        assert isinstance(term, Rows | Tokens)
+        assert isinstance(term, FactorRows | Tokens)
         assert is_there(term.times(there(size, 2)), term.transposed(there(found.outputs.numel(), 2)))
 
 

@@ -92,7 +92,7 @@ def test_a_bias_of_zero_does_not_pass_for_one_that_is_normalised():
 
 @pytest.mark.parametrize("kind", ["layer norm", "rms norm", "group norm", "weight norm"])
 def test_euler(kind):
-    """R-1: J″ θ″ = 0 where stretching θ″ alone changes nothing; BatchNorm in eval mode is left out."""
+    """J″ θ″ = 0 where stretching θ″ alone changes nothing; BatchNorm in eval mode is left out."""
     make, inputs, expected = KINDS[kind]
     model, _ = seeded(make, inputs)
     for module in model.modules():
@@ -135,7 +135,7 @@ def telling(kind: str) -> Tensor:
 
 @pytest.mark.parametrize("kind", ["layer norm", "group norm", "batch norm", "weight norm"])
 def test_one_precision_per_normalised_group_does_not_depend_on_its_scale(kind):
-    """R-2: k ∈ {0.1, 1, 10}; tuned precisions go as k⁻², and predictive variances stay."""
+    """For k ∈ {0.1, 1, 10}; tuned precisions go as k⁻², and predictive variances stay."""
     predictions, precisions = [], []
     for k in (1.0, 0.1, 10.0):
         model, inputs = stretched(kind, k)
@@ -160,7 +160,7 @@ def test_one_precision_per_normalised_group_does_not_depend_on_its_scale(kind):
 @pytest.mark.parametrize("kind", ["layer norm", "group norm", "weight norm"])
 @pytest.mark.parametrize("k", [0.1, 10.0])
 def test_the_g_prior_does_not_depend_on_the_scale_either_and_one_precision_does(kind, k):
-    """A-11, and that the test would notice."""
+    """The one precision shows that the test would notice."""
 
     def variance(k: float, prior) -> Tensor:
         model, inputs = stretched(kind, k)

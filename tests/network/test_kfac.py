@@ -71,7 +71,7 @@ def test_the_diagonal_is_that_of_the_dense_ggn(name, kind):
 
 @pytest.mark.parametrize("kind", ROOTS)
 def test_one_datum_is_exact(kind):
-    """B-5: for N = 1 and one position every block is the dense one; so is it for any N with equal activations."""
+    """For N = 1 and one position every block is the dense one; so is it for any N with equal activations."""
     model, inputs = ALL["mlp"]()
     for data in (inputs[:1], inputs[:1].repeat(5, 1)):
         structure = factorise(Network.of(model), [data], ROOTS[kind]).structure()
@@ -87,7 +87,7 @@ def test_a_linear_network_with_gaussian_noise_is_exact():
 
 
 def test_where_outputs_are_linear_in_the_weights_it_is_the_hessian():
-    """B-4: diagonal and, for one datum, the whole block, against the Hessian of the cross-entropy by autograd."""
+    """Diagonal and, for one datum, the whole block, against the Hessian of the cross-entropy by autograd."""
     model, inputs = seeded(lambda: nn.Linear(4, 3), normal(6, 4, seed=1))
     labels = torch.tensor([0, 2, 1, 1, 0, 2])
 

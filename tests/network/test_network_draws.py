@@ -64,7 +64,7 @@ def test_with_a_tight_posterior_both_predictives_agree():
 
 
 def test_in_a_gap_the_network_at_drawn_weights_fails_and_the_linear_one_does_not():
-    """B-7: 2 × 50 tanh units, data with a gap."""
+    """2 × 50 tanh units, data with a gap."""
     generator = torch.Generator().manual_seed(0)
     x = torch.cat([torch.linspace(-2, -0.7, 40), torch.linspace(0.7, 2, 40)]).double()[:, None]
     y = torch.sin(2.5 * x) + 0.1 * torch.randn(x.shape, generator=generator, dtype=torch.float64)

@@ -169,7 +169,7 @@ def test_the_tuned_precision_maximises_the_evidence_at_the_mode(kind, method):
 
 @pytest.mark.parametrize("method", [Diagonal(), KFAC(), LowRank(20)], ids=repr)
 def test_tuned_precision_and_noise_are_mackays_fixed_point(method):
-    """B-3: α_g = γ_g / ‖θ⋆_g‖² in every group and β = (N − γ) / ‖y − h‖²."""
+    """α_g = γ_g / ‖θ⋆_g‖² in every group and β = (N − γ) / ‖y − h‖²."""
     (model, _), inputs = NETWORKS["mlp"](), normal(40, 3, seed=8)
     targets = model(inputs).detach() + 0.3 * normal(40, 2, seed=9)
     posterior = fit(
@@ -425,7 +425,7 @@ def trained(make, inputs: Tensor, loss, steps: int) -> nn.Module:
 
 @pytest.mark.parametrize("method", [KFAC(), LowRank(60)], ids=repr)
 def test_error_bars_grow_in_a_gap_and_sampled_networks_fail(method):
-    """B-7: 1-D regression with a gap, two layers of 50 tanh units."""
+    """1-D regression with a gap, two layers of 50 tanh units."""
     x = torch.cat([torch.linspace(-2, -0.9, 40), torch.linspace(0.9, 2, 40)])[:, None].double()
     y = torch.sin(3 * x) + 0.1 * normal(80, 1, seed=1)
     model = trained(
@@ -448,7 +448,7 @@ def test_error_bars_grow_in_a_gap_and_sampled_networks_fail(method):
 
 
 def test_confidence_far_from_two_clusters_is_below_that_of_the_network():
-    """B-8: everywhere outside of the data, the posterior is less sure than the network."""
+    """Everywhere outside of the data, the posterior is less sure than the network."""
     centres = torch.tensor([[-1.5, 0.0], [1.5, 0.5]]).double()
     x = (centres[:, None] + 0.6 * normal(2, 30, 2, seed=4)).flatten(0, 1)
     labels = torch.arange(2).repeat_interleave(30)

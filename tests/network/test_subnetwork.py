@@ -27,7 +27,7 @@ def wasserstein(variances: Tensor, others: Tensor) -> float:
 
 
 def test_the_diagonal_mask_is_the_nearest_in_wasserstein_distance(generator):
-    """S-1: the distance to a subnetwork is the sum of the variances left out, and no other mask of the size is nearer."""
+    """The distance to a subnetwork is the sum of the variances left out, and no other mask of the size is nearer."""
     model, inputs, targets = problem()
     curvature = dense_jacobian(model, inputs).square().sum(0) / 0.5**2
     variance = 1 / (curvature + 0.7)
@@ -70,7 +70,7 @@ def gap_problem(seed: int) -> tuple[nn.Module, Tensor, Tensor]:
 
 @pytest.mark.slow
 def test_selected_weights_hold_more_of_the_variance_in_a_gap_than_random_ones():
-    """S-4, ReLU, 5 % of 481 weights, ten networks: SWAG's and the predictive choice against chance and a diagonal.
+    """ReLU, 5 % of 481 weights, ten networks: SWAG's and the predictive choice against chance and a diagonal.
 
     At one precision a diagonal over all weights has the largest error bars in the gap, and everywhere else: what it lacks
     is contrast. With the precision of each at the maximum of its own evidence it has the smallest.
@@ -114,7 +114,6 @@ def test_class_labels_are_scored_by_their_own_curvature():
 
 
 def test_all_weights_are_the_full_posterior():
-    """S-2."""
     model, inputs, targets = problem()
     p = sum(weight.numel() for weight in model.parameters())
     mask = subnetwork(model, (inputs, targets), Gaussian(0.5), p, score="diagonal")
@@ -126,7 +125,7 @@ def test_all_weights_are_the_full_posterior():
 
 
 def test_predictive_covariances_grow_with_the_subnetwork():
-    """S-3: at a fixed precision a smaller part never has more variance, in any direction."""
+    """At a fixed precision a smaller part never has more variance, in any direction."""
     model, inputs, targets = problem("cnn")
     new = normal(4, *inputs.shape[1:], seed=20)
     rows = dense_jacobian(model, new)
@@ -145,7 +144,7 @@ def test_predictive_covariances_grow_with_the_subnetwork():
 
 @pytest.mark.parametrize("name", ["mlp", "residual"])
 def test_swag_leaves_the_model_alone_and_repeats(name):
-    """S-5, with the gradients, the mode and (by a fixture) the global random state."""
+    """With the gradients, the mode and (by a fixture) the global random state."""
     model, inputs, targets = problem(name)
     next(model.parameters()).grad = torch.ones_like(next(model.parameters()))
     before = {key: value.clone() for key, value in model.state_dict().items()}

@@ -328,7 +328,7 @@ def predict(
                 [f"{len(rows):,} predictions. Wrote {path}"], {"count": len(rows), "predictions": path}, json
             )
             return
-        loaded = running.Run.load(folder, model, device)
+        loaded = running.SavedRun.load(folder, model, device)
         inputs, _ = loaded.tensors(loaded.read(data, needs_target=False), with_targets=False)
         with console.progress(json) as tell:
             found = recording.predict(loaded.posterior, inputs, lambda share: tell("predicting", share))
@@ -359,7 +359,7 @@ def evaluate(
         if (table := tables.saved(folder)) is not None:
             record = tables.evaluated(table, data, ood)
         else:
-            loaded = running.Run.load(folder, model, device)
+            loaded = running.SavedRun.load(folder, model, device)
             with console.progress(json) as tell:
                 record = running.evaluated(loaded, data, ood, lambda share: tell("predicting", share))
         page = report.write(folder / "report.html", [record])
@@ -409,10 +409,10 @@ def ct(
 ) -> None:
     """Scan an image from few angles, reconstruct it, and say where the reconstruction may be wrong."""
     with console.guarded(debug):
-        from lapwing.app.cli.tomography import Request, reconstruct
+        from lapwing.app.cli.tomography import TomographyRequest, reconstruct
 
         writable(out)
-        request = Request(image, angles, noise, size, beam, steps, channels, tv_weight, draws, dropout, seed)
+        request = TomographyRequest(image, angles, noise, size, beam, steps, channels, tv_weight, draws, dropout, seed)
         with console.progress(quiet or json) as tell:
             words, found = reconstruct(request, out, tell)
         console.answer(words, found, json)
@@ -437,10 +437,10 @@ def symmetry(
 ) -> None:
     """Learn which rotations a set of pictures is invariant to, undo them, and write a page."""
     with console.guarded(debug):
-        from lapwing.app.cli.symmetry import Request, learn
+        from lapwing.app.cli.symmetry import SymmetryRequest, learn
 
         writable(out)
-        request = Request(data, rotate, size, steps, width, ablations, seed)
+        request = SymmetryRequest(data, rotate, size, steps, width, ablations, seed)
         with console.progress(quiet or json) as tell:
             words, found = learn(request, out, tell)
         console.answer(words, found, json)

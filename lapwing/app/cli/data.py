@@ -46,7 +46,7 @@ class Loaded:
 
 @final
 @dataclass(frozen=True)
-class Columns:
+class NamedColumns:
     """What is asked of a table: which column is the target and which are inputs; None is up to the file."""
 
     target: str | None = None
@@ -54,10 +54,10 @@ class Columns:
     needs_target: bool = True
 
 
-def read(source: str, columns: Columns | None = None) -> Loaded:
+def read(source: str, columns: NamedColumns | None = None) -> Loaded:
     """Data from a file, a folder or `module:dataset`."""
     check_there(source)
-    wanted, path = columns or Columns(), Path(source)
+    wanted, path = columns or NamedColumns(), Path(source)
     if path.is_dir():
         found = _images(path)
     elif path.suffix == ".npz":
@@ -106,7 +106,7 @@ def _not_finite(values: np.ndarray) -> str:
     return f"row {named}" if len(rows) == 1 else f"{len(rows)} rows ({named})"
 
 
-def _checked(found: Loaded, wanted: Columns) -> Loaded:
+def _checked(found: Loaded, wanted: NamedColumns) -> Loaded:
     if not len(found.inputs):
         raise ValueError(f"{found.source}: there are no rows")
     if found.targets is None and wanted.needs_target:
@@ -223,7 +223,7 @@ def _check_size(path: Path) -> None:
         raise ValueError(f"it would take {8 * needed / 1e9:.2f} GB")
 
 
-def _table(source: str, header: list[str], columns: Sequence[Sequence[Any]], wanted: Columns) -> Loaded:
+def _table(source: str, header: list[str], columns: Sequence[Sequence[Any]], wanted: NamedColumns) -> Loaded:
     """Inputs and target of a table by the names of its columns; the target is its last column unless named."""
     by_name = dict(zip(header, columns, strict=True))
     target = wanted.target or (header[-1] if wanted.inputs is None or wanted.needs_target else None)

@@ -167,12 +167,12 @@ def _selected(given: str | None, model: nn.Module, inputs: Any) -> Any:
 
 
 def _read(request: Request) -> tuple[reading.Loaded, dict[str, reading.Loaded]]:
-    whole = reading.read(request.data, reading.Columns(request.target, request.inputs))
-    same = reading.Columns(whole.target or None, whole.columns or None)
+    whole = reading.read(request.data, reading.NamedColumns(request.target, request.inputs))
+    same = reading.NamedColumns(whole.target or None, whole.columns or None)
     named = {"validation": request.validation, "test": request.test}
     sets = {name: reading.read(source, same) for name, source in named.items() if source is not None}
     if request.ood is not None:
-        free = reading.Columns(whole.target or None, whole.columns or None, needs_target=False)
+        free = reading.NamedColumns(whole.target or None, whole.columns or None, needs_target=False)
         sets["ood"] = reading.read(request.ood, free)
     for name, loaded in sets.items():
         if loaded.inputs.shape[1:] != whole.inputs.shape[1:]:

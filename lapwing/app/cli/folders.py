@@ -23,7 +23,7 @@ FILES = (  # of a run, what `lapwing predict` adds to it included; the record go
 
 @final
 @dataclass(frozen=True)
-class Settings:
+class RunSettings:
     """How a run was made: enough to read new data for it and to make its network again."""
 
     model: str  # package.module:factory or file.py:factory, absolute
@@ -35,7 +35,7 @@ class Settings:
     name: str = ""
 
 
-def save(settings: Settings, folder: Path) -> None:
+def save(settings: RunSettings, folder: Path) -> None:
     """Write the settings, signed so that this account will run the network's code again without being asked."""
     body: dict[str, Any] = {"format": FORMAT, **asdict(settings)}
     key = _key(create=True)
@@ -44,7 +44,7 @@ def save(settings: Settings, folder: Path) -> None:
     write_atomically(folder / "run.json", json.dumps(body, indent=1).encode())
 
 
-def load(folder: Path) -> tuple[Settings, bool]:
+def load(folder: Path) -> tuple[RunSettings, bool]:
     """The settings of a run, and whether this account wrote them."""
     path = folder / "run.json"
     if not path.is_file():
@@ -83,9 +83,9 @@ def put_aside(folder: Path) -> Path | None:
     return aside
 
 
-def _typed(path: Path, body: dict[str, Any]) -> Settings:
-    if set(body) != {item.name for item in fields(Settings)}:
-        raise ValueError(f"{path}: expected the fields {', '.join(item.name for item in fields(Settings))}")
+def _typed(path: Path, body: dict[str, Any]) -> RunSettings:
+    if set(body) != {item.name for item in fields(RunSettings)}:
+        raise ValueError(f"{path}: expected the fields {', '.join(item.name for item in fields(RunSettings))}")
     words, numbers = ("model", "task", "target", "name"), ("shape",)
     good = all(isinstance(body[key], str) for key in words)
     good &= all(isinstance(body[key], list) for key in ("classes", "columns", "shape"))
@@ -94,7 +94,7 @@ def _typed(path: Path, body: dict[str, Any]) -> Settings:
     if not all(isinstance(part, str) for key in ("classes", "columns") for part in body[key]):
         raise ValueError(f"{path}: its fields are not of the right kind")
     parts: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in body.items()}
-    return Settings(**parts)
+    return RunSettings(**parts)
 
 
 def _signature(body: dict[str, Any], key: bytes) -> str:

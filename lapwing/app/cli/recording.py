@@ -109,7 +109,7 @@ def save(fitted: Fitted, record: records.Record, request: Request, folder: Path)
     place, _, name = request.model.rpartition(":")
     spec = f"{Path(place).resolve()}:{name}" if place.endswith(".py") else request.model
     folders.save(
-        folders.Settings(
+        folders.RunSettings(
             spec, fitted.guess.task, fitted.guess.classes, fitted.train.columns, fitted.train.target,
             tuple(fitted.train.inputs.shape[1:]), record.name,
         ),

@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Run:
+class SavedRun:
     """A fitted network with its settings."""
 
     folder: Path
-    settings: folders.Settings
+    settings: folders.RunSettings
     model: nn.Module  # the first, where there are several
     posterior: Posterior | Mixture
 
     @staticmethod
-    def load(folder: Path, model: str | None, device: str) -> Run:
+    def load(folder: Path, model: str | None, device: str) -> SavedRun:
         """Read a run; code is run only where this account made the run, or the user names it."""
         from lapwing.bayes.mixtures.files import size
         from lapwing.bayes.posterior.files import read
@@ -48,12 +48,12 @@ class Run:
         files = folders.weights(folder, size(read(saved)) or 1)
         networks = [models.network(model or settings.model, str(weights), device) for weights in files]
         found = load(saved, networks if len(networks) > 1 else networks[0])
-        return Run(folder, settings, networks[0], found)
+        return SavedRun(folder, settings, networks[0], found)
 
     def read(self, source: str, needs_target: bool) -> reading.Loaded:
         """Data in the form of the training data."""
         s = self.settings
-        loaded = reading.read(source, reading.Columns(s.target or None, s.columns or None, needs_target))
+        loaded = reading.read(source, reading.NamedColumns(s.target or None, s.columns or None, needs_target))
         if loaded.inputs.shape[1:] != s.shape:
             raise ValueError(
                 f"{source}: inputs of shape {loaded.inputs.shape[1:]}, the network was fitted with {s.shape}"
@@ -75,7 +75,7 @@ class Run:
         return tensors(self.model, chosen, self.guess)
 
 
-def evaluated(run: Run, data: str, ood: str | None, tell: Callable[[float], None]) -> records.Record:
+def evaluated(run: SavedRun, data: str, ood: str | None, tell: Callable[[float], None]) -> records.Record:
     """The run's record with its evaluations replaced by those on new data, scored and saved."""
     import lapwing.app.recording as recording
     import lapwing.app.report as report

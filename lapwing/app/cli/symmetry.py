@@ -17,7 +17,7 @@ Tell = Callable[[str, float | None], None]
 
 @final
 @dataclass(frozen=True)
-class Request:
+class SymmetryRequest:
     """What the command line asked for."""
 
     data: str
@@ -29,7 +29,7 @@ class Request:
     seed: int
 
 
-def learn(request: Request, folder: Path, tell: Tell) -> tuple[list[str], dict[str, Any]]:
+def learn(request: SymmetryRequest, folder: Path, tell: Tell) -> tuple[list[str], dict[str, Any]]:
     """Fit the model, write its files, and say what came out."""
     from lapwing.studies.symmetry import Affine, Settings, SymmetryModel
     from lapwing.studies.symmetry.page import write

@@ -40,7 +40,7 @@ def is_table(source: str) -> bool:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Rows:
+class TableRows:
     """Rows of a file as an estimator takes them, with their targets if they are known."""
 
     source: str
@@ -50,14 +50,14 @@ class Rows:
     def __len__(self) -> int:
         return len(self.table.numbers)
 
-    def part(self, chosen: np.ndarray, source: str) -> Rows:
+    def part(self, chosen: np.ndarray, source: str) -> TableRows:
         """Some of them."""
         table = dataclasses.replace(
             self.table,
             numbers=self.table.numbers[chosen],
             labels={place: [values[row] for row in chosen] for place, values in self.table.labels.items()},
         )
-        return Rows(source, table, None if self.targets is None else self.targets[chosen])
+        return TableRows(source, table, None if self.targets is None else self.targets[chosen])
 
 
 @final
@@ -69,8 +69,8 @@ class TableRun:
     columns: tuple[Column, ...]
     target: str
     why: str  # it is this estimator
-    train: Rows
-    sets: dict[str, Rows]  # "test", "ood"
+    train: TableRows
+    sets: dict[str, TableRows]  # "test", "ood"
     read_as: str = ""
 
     @property
@@ -97,7 +97,7 @@ def fit(request: Request, clock: Clock, quiet: bool) -> TableRun:
     return TableRun(estimator, columns, target, why, train, sets, read_as)
 
 
-def kind_of(source: str, rows: Rows, asked: str | None) -> tuple[Task, str]:
+def kind_of(source: str, rows: TableRows, asked: str | None) -> tuple[Task, str]:
     """Whether targets are classes or numbers, and why."""
     targets = rows.targets
     assert targets is not None
@@ -157,7 +157,7 @@ def _inputs(request: Request, header: list[str], target: str) -> list[str]:
     return names
 
 
-def _rows(source: str, columns: Sequence[Column], target: str, *, needs_target: bool) -> Rows:
+def _rows(source: str, columns: Sequence[Column], target: str, *, needs_target: bool) -> TableRows:
     """Rows of a file with the columns of the training rows; others are not looked at."""
     header, cells, _ = reading.cells(source)
     by_name = dict(zip(header, cells, strict=True))
@@ -170,10 +170,12 @@ def _rows(source: str, columns: Sequence[Column], target: str, *, needs_target: 
     except ValueError as error:
         raise ValueError(f"{source}: {error}") from None
     targets = reading.classes_or_numbers(source, target, by_name[target]) if needs_target else None
-    return Rows(source, table, targets)
+    return TableRows(source, table, targets)
 
 
-def _split(request: Request, whole: Rows, columns: Sequence[Column], target: str) -> tuple[Rows, dict[str, Rows]]:
+def _split(
+    request: Request, whole: TableRows, columns: Sequence[Column], target: str
+) -> tuple[TableRows, dict[str, TableRows]]:
     """The rows to train on, and those to test on: of their own file, or held out by chance."""
     sets = {}
     if request.test is not None:
@@ -192,7 +194,7 @@ def _split(request: Request, whole: Rows, columns: Sequence[Column], target: str
     return whole.part(np.sort(order[size:]), whole.source), {"test": held_out, **sets}
 
 
-def _as_targets(task: str, rows: Rows) -> np.ndarray:
+def _as_targets(task: str, rows: TableRows) -> np.ndarray:
     assert rows.targets is not None
     if task == "classification":
         return rows.targets
@@ -201,7 +203,7 @@ def _as_targets(task: str, rows: Rows) -> np.ndarray:
     return rows.targets.astype(float)
 
 
-def evaluation(name: str, estimator: Any, rows: Rows, *, judged: bool) -> records.Evaluation:
+def evaluation(name: str, estimator: Any, rows: TableRows, *, judged: bool) -> records.Evaluation:
     """What the estimator says of rows, beside their targets if these are known."""
     if hasattr(estimator, "classes_"):
         labels = _numbered(estimator, rows) if judged else None
@@ -212,7 +214,7 @@ def evaluation(name: str, estimator: Any, rows: Rows, *, judged: bool) -> record
     return records.regression(name, targets, {records.OURS: (mean, std)}, epistemic_std={records.OURS: known})
 
 
-def _numbered(estimator: Any, rows: Rows) -> np.ndarray:  # (n,)
+def _numbered(estimator: Any, rows: TableRows) -> np.ndarray:  # (n,)
     """Places of the targets among the classes."""
     known = {str(label): number for number, label in enumerate(estimator.classes_)}
     assert rows.targets is not None
@@ -314,7 +316,7 @@ def save(run: TableRun, found: records.Record, folder: Path) -> None:
     run.estimator.save(folder / MODEL)
     planning.save(run.columns, folder)
     place = f"{PLACE}{type(run.estimator).__name__}"
-    settings = folders.Settings(place, found.task, run.classes, run.train.table.names, run.target, (), found.name)
+    settings = folders.RunSettings(place, found.task, run.classes, run.train.table.names, run.target, (), found.name)
     folders.save(settings, folder)
     records.save(found, folder)
 
@@ -325,11 +327,11 @@ class Saved:
     """A run from its folder."""
 
     folder: Path
-    settings: folders.Settings
+    settings: folders.RunSettings
     estimator: Any
     columns: tuple[Column, ...]
 
-    def rows(self, source: str, *, needs_target: bool) -> Rows:
+    def rows(self, source: str, *, needs_target: bool) -> TableRows:
         """Of a file with the columns of the training rows."""
         if not is_table(source):
             raise ValueError(f"{source}: this run is of a table: expected a .csv, .tsv or .parquet file")

@@ -12,7 +12,7 @@ Tell = Callable[[str, float | None], None]
 
 @final
 @dataclass(frozen=True)
-class Request:
+class TomographyRequest:
     """What the command line asked for."""
 
     image: str
@@ -28,7 +28,7 @@ class Request:
     seed: int
 
 
-def reconstruct(request: Request, folder: Path, tell: Tell) -> tuple[list[str], dict[str, Any]]:
+def reconstruct(request: TomographyRequest, folder: Path, tell: Tell) -> tuple[list[str], dict[str, Any]]:
     """Run the study, write its files, and say what came out."""
     from lapwing.studies.tomography import FanBeam, ParallelBeam, Settings, projector, read_image, simulate
     from lapwing.studies.tomography.page import summary, write

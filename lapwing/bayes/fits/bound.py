@@ -46,7 +46,7 @@ SAME = 0.5  # in log α: a rough search that ends this near to a maximum has fou
 
 @final
 @dataclass(frozen=True, eq=False)
-class Rows:
+class ContrastRows:
     """What a likelihood sees of whitened weights: a few outputs k for each of n data."""
 
     free: Design  # (n, k, q), columns of weights whose precision is looked for
@@ -74,7 +74,7 @@ class Rows:
         """log α below which outputs are so wide that points no longer tell one width from another."""
         return log(self.prior_variance / WIDEST[self.offset.shape[1] == 1] ** 2)
 
-    def without(self, columns: int) -> Rows:
+    def without(self, columns: int) -> ContrastRows:
         """The same with so many free columns of zeros: weights whose prior has no width."""
         return replace(self, free=self.free.without(columns), left_out=None)
 
@@ -150,7 +150,7 @@ class Ascent:
 class Search:
     """A search for the maximum of the bound, in (z, W) and where it is free in α: the state of one loop."""
 
-    def __init__(self, rows: Rows, tol: float, max_steps: int) -> None:
+    def __init__(self, rows: ContrastRows, tol: float, max_steps: int) -> None:
         self.rows, self.tol, self.max_steps = rows, tol, max_steps
         self.evaluations = 0
         self.stiffness = 1.0  # minus the second derivative of the bound in log α
@@ -332,7 +332,7 @@ class Search:
         return at
 
 
-def maximum(rows: Rows, tol: float, max_steps: int = MAX_STEPS, *, from_ends: bool = True) -> Ascent:
+def maximum(rows: ContrastRows, tol: float, max_steps: int = MAX_STEPS, *, from_ends: bool = True) -> Ascent:
     """The best Gaussian at the best precision, which is looked for from a moderate one and from both ends."""
     best = _tuned_from(rows, START, tol, max_steps)
     for std in ENDS if from_ends else ():
@@ -344,19 +344,19 @@ def maximum(rows: Rows, tol: float, max_steps: int = MAX_STEPS, *, from_ends: bo
     return best
 
 
-def _tuned_from(rows: Rows, std: float, tol: float, max_steps: int) -> Ascent:
+def _tuned_from(rows: ContrastRows, std: float, tol: float, max_steps: int) -> Ascent:
     """The maximum that a search finds which begins at this standard deviation of the outputs under the prior."""
     search = Search(rows, tol, max_steps)
     return search.ascend(search.start(log(rows.prior_variance / std**2)), tune=True)
 
 
-def at_precision(rows: Rows, log_precision: float, tol: float, max_steps: int = MAX_STEPS) -> Ascent:
+def at_precision(rows: ContrastRows, log_precision: float, tol: float, max_steps: int = MAX_STEPS) -> Ascent:
     """The best Gaussian at a precision."""
     search = Search(rows, tol, max_steps)
     return search.ascend(search.start(log_precision), tune=False)
 
 
-def from_near(rows: Rows, near: Ascent, log_precision: float, tol: float, max_steps: int = MAX_STEPS) -> Ascent:
+def from_near(rows: ContrastRows, near: Ascent, log_precision: float, tol: float, max_steps: int = MAX_STEPS) -> Ascent:
     """The best Gaussian at a precision, from that at another: at the same z and W, or with B and m kept."""
     search = Search(rows, tol, max_steps)
     at = near.at

@@ -8,7 +8,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from lapwing.bayes.fits.designs import Design, PerContrast, Stored
+from lapwing.bayes.fits.designs import Design, PerContrast, StoredDesign
 from lapwing.linalg.operators import Dense
 from lapwing.linalg.spectral import by_rows
 
@@ -70,7 +70,7 @@ def reduced(columns: Tensor, k: int) -> Reduced:  # (n · k, d)
     basis = torch.linalg.solve_triangular(design[chosen].tril(), columns[chosen], upper=False).mT
     own = gram.reshape(rows // k, k, rows // k, k).diagonal(dim1=0, dim2=2).permute(2, 0, 1)
     inside = design.reshape(rows // k, k, -1)
-    return Reduced(Stored(inside), basis, own - inside @ inside.mT)
+    return Reduced(StoredDesign(inside), basis, own - inside @ inside.mT)
 
 
 def per_contrast(features: Tensor, contrasts: Tensor) -> tuple[Design, Tensor]:  # (n, d), (c, k)
@@ -83,11 +83,11 @@ def _in(columns: Tensor, basis: Tensor, k: int) -> Reduced:  # (n · k, d), (d, 
     """The columns in an orthonormal basis, and what that leaves of each datum."""
     whole = columns.reshape(-1, k, columns.shape[1])
     inside = whole @ basis
-    return Reduced(Stored(inside), basis, whole @ whole.mT - inside @ inside.mT)
+    return Reduced(StoredDesign(inside), basis, whole @ whole.mT - inside @ inside.mT)
 
 
 def _stored(columns: Tensor, k: int) -> Design:  # (n · k, q)
-    return Stored(columns.reshape(-1, k, columns.shape[1]))
+    return StoredDesign(columns.reshape(-1, k, columns.shape[1]))
 
 
 def pivoted(gram: Tensor, most: int, left: float) -> tuple[Tensor, Tensor]:  # (n, n) -> (q,), (n, q)

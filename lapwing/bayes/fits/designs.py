@@ -55,7 +55,7 @@ class Design(ABC):
 
 @final
 @dataclass(frozen=True, eq=False)
-class Stored(Design):
+class StoredDesign(Design):
     """Columns in a tensor."""
 
     columns: Tensor  # (n, k, q)
@@ -73,10 +73,10 @@ class Stored(Design):
 
     def without(self, columns: int) -> Design:
         n, k, _ = self.shape
-        return Stored(self.columns.new_zeros(n, k, columns))
+        return StoredDesign(self.columns.new_zeros(n, k, columns))
 
     def beside(self, further: Design, scale: float) -> Design:
-        return Stored(torch.cat([self.columns, scale * further.dense()], dim=2))
+        return StoredDesign(torch.cat([self.columns, scale * further.dense()], dim=2))
 
     def outputs(self, weights: Tensor) -> Tensor:
         return self.columns @ weights
@@ -129,7 +129,7 @@ class PerContrast(Design):
 
     def without(self, columns: int) -> Design:
         n, k, _ = self.shape
-        return Stored(self.features.new_zeros(n, k, columns))
+        return StoredDesign(self.features.new_zeros(n, k, columns))
 
     def beside(self, further: Design, scale: float) -> Design:
         assert isinstance(further, PerContrast)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import exp, inf, isfinite, log
+from math import inf, isfinite, log
 from typing import Any, final
 
 import torch
@@ -18,208 +18,20 @@ from torch import Tensor
 
 from lapwing.bayes.evidence import Moments, Optimum, Precisions, Problem
 from lapwing.bayes.fits import bound
-from lapwing.bayes.fits.bound import Ascent, Rows
-from lapwing.bayes.fits.columns import Given, Reduced, per_contrast, reduced
-from lapwing.bayes.fits.designs import Stored
+from lapwing.bayes.fits.bound import Ascent
+from lapwing.bayes.fits.bound_search import BoundSearch, contrast_rows, is_alone, stored_features
+from lapwing.bayes.fits.columns import Given, Reduced
+from lapwing.bayes.fits.designs import StoredDesign
 from lapwing.bayes.fits.interface import Fit, NetworkWeights, Packed, Preconditioning, in_units_of, nothing_known
-from lapwing.bayes.fits.loss import PerOutput
 from lapwing.bayes.fits.newton import AS_NEEDED, NewtonSteps
 from lapwing.bayes.likelihoods import GaussianSurrogate
-from lapwing.bayes.likelihoods.expectation import Expectation
 from lapwing.bayes.linear_model import LinearModel
 from lapwing.bayes.priors import DiagonalPrior
-from lapwing.linalg.operators import BlockDiagonal, Dense, LinearOperator
+from lapwing.linalg.operators import Dense, LinearOperator
 from lapwing.linalg.spectral import Spectrum
 from lapwing.runtime.progress import Report
 
-LARGEST_BYTES = 2**30  # of the columns in double precision
-LARGEST_SIDE = 6000  # of a Gram matrix of rows that are chosen from
-ENDS_SIZE = 2**26  # multiplications for a factorisation up to which a best precision is looked for from both ends
 POINTS = 9  # of a curve over the precision
-ROUGH, ROUGH_STEPS = 1e-2, 40  # nats and steps of a search that is compared on held-out data
-FRESH = 1  # seed of the points that the error of the others is told by
-
-
-def obstacle(model: LinearModel, groups: int) -> str | None:
-    """Why the curvature cannot be averaged over the posterior here; None where it can."""
-    rows, d = model.features.shape
-    if not model.likelihood.log_concave:
-        return "this density is not log-concave in its outputs, so that the best Gaussian is not the only one"
-    if groups > 1:
-        return "several precisions are free"
-    if model.features.too_many_outputs or 8.0 * rows * d > LARGEST_BYTES:
-        return f"{rows:,} outputs × {d:,} weights do not fit into the memory for a matrix of them"
-    if min(rows, d) > LARGEST_SIDE:
-        return f"the smaller of {rows:,} outputs and {d:,} weights is above {LARGEST_SIDE:,}"
-    return None
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class BoundSearch:
-    """The bound of a linear model under its likelihood, over the coordinates of its columns."""
-
-    model: LinearModel
-    prior: DiagonalPrior  # its scale, groups, and the precisions of groups that are not free
-    group: int  # whose precision is free
-    columns: Reduced  # of the weights in that group
-    given: Given  # and of the others
-    rows: Rows
-    steps: NewtonSteps = AS_NEEDED
-
-    @staticmethod
-    def of(model: LinearModel, prior: DiagonalPrior, group: int, steps: NewtonSteps = AS_NEEDED) -> BoundSearch:
-        """That of a model whose features are stored, or cheap to make."""
-        own = prior.group_of == group
-        units = prior.precision.rsqrt()[prior.group_of[~own]]
-        columns, given = _shared(model, prior, own, units) or _apart(model, prior, own, units)
-        return BoundSearch(model, prior, group, columns, given, _rows(model, columns, given), steps)
-
-    @property
-    def tol(self) -> float:
-        """In nats: for several outputs no less than what their points can tell."""
-        if self.steps.tol is not None:
-            return self.steps.tol
-        if self.rows.offset.shape[1] > 1:
-            return 1e-3
-        return 1e-17 if self.is_cheap and self.model.point is None else 1e-6
-
-    @property
-    def max_steps(self) -> int:
-        """Of a search."""
-        return self.steps.max_steps or bound.MAX_STEPS
-
-    @property
-    def without(self) -> Rows:
-        """What the likelihood sees at an infinite precision: as many free columns, all of them zero."""
-        return self.rows.without(self.rows.free.shape[2])
-
-    @property
-    def is_cheap(self) -> bool:
-        """Whether a maximum takes about a second or less."""
-        n, k = self.rows.offset.shape
-        return n * k * self.rows.size**2 <= ENDS_SIZE
-
-    def maximum(self) -> Ascent:
-        """The best Gaussian at the best precision."""
-        return bound.maximum(self.rows, self.tol, self.max_steps, from_ends=self.is_cheap)
-
-    def at(self, precision: float, near: Ascent | None) -> Ascent:
-        """The best Gaussian at a precision, started from that at another."""
-        if precision == inf:
-            return bound.at_precision(self.without, 0.0, self.tol, self.max_steps)
-        if near is None:
-            return bound.at_precision(self.rows, log(precision), self.tol, self.max_steps)
-        return bound.from_near(self.rows, near, log(precision), self.tol, self.max_steps)
-
-    def bound_without(self) -> float:
-        """The bound where the free weights are zero."""
-        return bound.at_precision(self.rows.without(1), 0.0, self.tol, self.max_steps).at.bound
-
-    def weights(self, at: Ascent) -> Tensor:  # (d,)
-        """The mean of the weights."""
-        own, coordinates = self.prior.group_of == self.group, at.at.mean
-        free = self.rows.free.shape[2]
-        std = self.prior.precision.rsqrt().clone()
-        std[self.group] = torch.tensor(-0.5 * at.at.log_precision, dtype=torch.float64).exp()
-        found = torch.empty_like(self.prior.scale)
-        found[own] = self.columns.expand(coordinates[:free, None])[:, 0]
-        found[~own] = self.given.expand(coordinates[free:])
-        return found * self.prior.scale * std[self.prior.group_of]
-
-    def curvature(self, at: Ascent) -> Tensor:  # (n, k, k)
-        """B, without what the points leave below zero."""
-        found = at.at.curvature * exp(at.at.log_precision)
-        if found.shape[1] == 1:
-            return found.clamp_min(0)
-        values, vectors = torch.linalg.eigh(found)
-        return (vectors * values.clamp_min(0)[:, None]) @ vectors.mT
-
-    def gaussian_surrogate(self, at: Ascent) -> GaussianSurrogate:
-        """The Gaussian model with that curvature: rows SᵀΦ, of every output of a datum."""
-        features = self.model.features
-        return GaussianSurrogate.without_targets(BlockDiagonal(self.root(at).to(features.like)) @ features)
-
-    def root(self, at: Ascent) -> Tensor:  # (n, c, c), or (n · c, 1, 1) where each output stands alone
-        """S with S Sᵀ = B, symmetric."""
-        values, vectors = torch.linalg.eigh(self.curvature(at))
-        root = (vectors * values.clamp_min(0).sqrt()[:, None]) @ vectors.mT
-        if _alone(self.model):
-            return root
-        contrasts = self.model.likelihood.contrasts(self.model.outputs)
-        return contrasts @ root @ contrasts.mT
-
-    def network_curvature(self) -> Tensor:  # (n, k, k)
-        """B at the network's own outputs."""
-        model = self.model
-        of, flat = model.likelihood, model.outputs_at_point().double()
-        outputs = of.reshape_outputs(flat, model.targets)
-        if _alone(model):
-            return of.hessian_diagonal(outputs, model.weights, model.targets).reshape(-1, 1, 1)
-        contrasts = of.contrasts(model.outputs)
-        columns = contrasts.expand(len(outputs), *contrasts.shape)
-        return contrasts.mT @ of.hessian_product(outputs, columns, model.weights, model.targets)
-
-    def spectrum(self, curvature: Tensor) -> Spectrum | None:  # (n, k, k)
-        """That of SᵀΦ in units of the prior's scale, S Sᵀ the curvature; None where it is to be found from these."""
-        if len(self.prior.precision) > 1:
-            return None
-        values, vectors = torch.linalg.eigh(self.rows.free.gram(curvature))
-        right = vectors if self.columns.basis is None else self.columns.basis @ vectors
-        return Spectrum(Dense(right), values.clamp_min(0))
-
-    def outputs_over_precision(
-        self, features: LinearOperator, shape: tuple[int, ...], near: Ascent
-    ) -> Callable[[float], tuple[Tensor, Tensor]] | None:
-        """Mean (n, c) and covariance (n, c, c) of outputs of other features, as a function of the precision.
-
-        Every precision takes a search of its own, and no decomposition. None where some weights have another precision.
-        """
-        if len(self.prior.precision) > 1:
-            return None
-        c = shape[-1] if len(shape) > 1 else 1
-        rows = features.rows(0, features.shape[0]).double() * self.prior.scale
-        inside = self.columns.coordinates(rows)
-        prior = rows.reshape(-1, c, rows.shape[1])
-        within = inside.reshape(-1, c, inside.shape[1])
-        outside = prior @ prior.mT - within @ within.mT
-
-        def at(precision: float) -> tuple[Tensor, Tensor]:
-            found = bound.from_near(self.rows, near, log(precision), ROUGH, ROUGH_STEPS).at
-            solved = torch.linalg.solve_triangular(found.factor, inside.mT, upper=False)
-            parts = solved.reshape(len(solved), -1, c)
-            covariance = (torch.einsum("qnk,qnl->nkl", parts, parts) + outside) / precision
-            return (inside @ found.mean).reshape(-1, c) / precision**0.5, covariance
-
-        return at
-
-    def quadrature_error(self, at: Ascent) -> float:
-        """How far the bound moves where it is averaged over other points: in nats."""
-        found, rows = at.at, self.rows
-        std = exp(-0.5 * found.log_precision)
-        again = _averages(self.model, FRESH)(rows.offset + std * found.outputs, std**2 * found.variances)
-        return abs(float(rows.weights @ again.log_density) - found.averages.log_density)
-
-    def moments(self, at: Ascent) -> Moments:
-        """What the evidence takes: −2 E log p − γ stands for a misfit, so that the bound is what comes out."""
-        found, free = at.at, self.rows.free.shape[2]
-        groups = len(self.prior.precision)
-        inverse = torch.linalg.solve_triangular(found.factor, torch.eye(len(found.factor)).double(), upper=False)
-        determined = 1 - inverse.square().sum(0)
-        energies = found.mean.square()
-
-        def by_group(values: Tensor) -> Tensor:
-            total = torch.zeros(groups, dtype=torch.float64)
-            total[self.group] = values[:free].sum()
-            return total.index_add(0, self.given.groups, values[free:])
-
-        precision = self.prior.precision.clone()
-        precision[self.group] = torch.tensor(found.log_precision, dtype=torch.float64).exp()
-        log_det = 2 * found.factor.diagonal().log().sum()
-        residual = torch.tensor([-2 * found.averages.log_density - found.determined], dtype=torch.float64)
-        return Moments(
-            residual, by_group(energies) / precision, by_group(determined), determined.sum().reshape(1), log_det
-        )
 
 
 @final
@@ -256,7 +68,7 @@ class Variational(Fit):
 
     def averaged_root(self) -> Tensor:
         root = self.search.root(self.ascent)
-        if not _alone(self.search.model):
+        if not is_alone(self.search.model):
             return root
         return torch.diag_embed(root.reshape(len(self.search.model.targets), -1))
 
@@ -337,9 +149,9 @@ class Variational(Fit):
 
     def on_more(self, more: LinearModel, whole: LinearModel | None) -> Variational:
         if whole is not None:
-            return self.on(replace(whole, features=_stored(whole)))
+            return self.on(replace(whole, features=stored_features(whole)))
         old = self.search.model
-        return self.on(replace(replace(old, features=_stored(old)).joined(more), point=more.point))
+        return self.on(replace(replace(old, features=stored_features(old)).joined(more), point=more.point))
 
     def on_fewer(self, places: Tensor, left: LinearModel | None) -> Variational:
         model = self.search.model.without(places)
@@ -381,7 +193,7 @@ class Variational(Fit):
         prior, group = context.prior, plain["group"]
         basis, left = tensors.get("basis"), tensors.get("left_out")
         n, k = tensors["fixed"].shape[:2]
-        columns = Reduced(Stored(tensors["design"].reshape(n, k, -1)), basis, left)
+        columns = Reduced(StoredDesign(tensors["design"].reshape(n, k, -1)), basis, left)
         own = prior.group_of == group
         features = _lifted(tensors["design"], basis, tensors["fixed"], own, prior, context.likelihood)
         model = LinearModel(
@@ -389,8 +201,8 @@ class Variational(Fit):
             point=context.point,
         )  # fmt: skip
         groups = prior.group_of[~own]
-        given = Given(Stored(tensors["fixed"] * prior.precision.rsqrt()[groups]), groups)
-        rows = _rows(model, columns, given)
+        given = Given(StoredDesign(tensors["fixed"] * prior.precision.rsqrt()[groups]), groups)
+        rows = contrast_rows(model, columns, given)
         steps = NewtonSteps(plain.get("tol"), plain.get("max_steps"))
         search = BoundSearch(model, prior, group, columns, given, rows, steps)
         precision = float(prior.precision[group])
@@ -411,95 +223,6 @@ def _check_curvature(model: LinearModel) -> None:
     of.hessian_diagonal(outputs, None, model.targets)
     if not isfinite(float(of.log_prob(outputs, model.targets, model.weights))):
         raise ValueError("log p has NaN or infinite values: a target may be impossible, or an output too large")
-
-
-def _rows(model: LinearModel, columns: Reduced, given: Given) -> Rows:
-    n, k, _ = columns.design.shape
-    return Rows(
-        columns.design, given.design, columns.left_out, _offset(model, (n, k)), _weights(model), _averages(model)
-    )
-
-
-def _apart(model: LinearModel, prior: DiagonalPrior, own: Tensor, units: Tensor) -> tuple[Reduced, Given]:
-    """Columns of the free weights in few coordinates, and those of the others."""
-    scaled = contrasted(model, prior.scale)
-    n, k, _ = scaled.shape
-    free = scaled if bool(own.all()) else scaled[:, :, own]
-    given = Given(Stored(scaled[:, :, ~own] * units), prior.group_of[~own])
-    return reduced(free.reshape(n * k, -1), k), given
-
-
-def _shared(model: LinearModel, prior: DiagonalPrior, own: Tensor, units: Tensor) -> tuple[Reduced, Given] | None:
-    """The same where all outputs share their features, and a feature's weights have one prior; None where not."""
-    features = model.features
-    if not isinstance(features, PerOutput) or not model.likelihood.exclusive_classes:
-        return None
-    c = features.outputs
-    alike = torch.stack([prior.scale, prior.group_of.double()]).reshape(2, -1, c)
-    if not bool((alike == alike[:, :, :1]).all()):
-        return None
-    contrasts = model.likelihood.contrasts(c)
-    inner = features.inner.rows(0, features.inner.shape[0]).double() * prior.scale[::c]
-    chosen = own[::c]
-    free, basis = per_contrast(inner[:, chosen], contrasts)
-    fixed, fixed_basis = per_contrast(inner[:, ~chosen] * units[::c], contrasts)
-    groups = prior.group_of[~own][::c].repeat_interleave(c - 1)
-    return Reduced(free, basis, None), Given(fixed, groups, fixed_basis)
-
-
-def contrasted(model: LinearModel, scale: Tensor) -> Tensor:  # (n, k, d)
-    """Features in units of the prior's scale, as contrasts of the outputs of each datum, or of each by itself."""
-    rows = _stored(model).dense().double() * scale
-    if _alone(model):
-        return rows[:, None]
-    c = model.outputs
-    contrasts = model.likelihood.contrasts(c)
-    if contrasts.shape[1] == c:
-        return rows.reshape(-1, c, rows.shape[1])
-    return contrasts.mT @ rows.reshape(-1, c, rows.shape[1])
-
-
-def _alone(model: LinearModel) -> bool:
-    """Whether each target has one output of its own."""
-    return model.targets.numel() == model.features.shape[0]
-
-
-def _stored(model: LinearModel) -> LinearOperator:
-    features = model.features
-    return features if isinstance(features, Dense) else Dense(features.rows(0, features.shape[0]))
-
-
-def _offset(model: LinearModel, shape: tuple[int, int]) -> Tensor:  # (n, k)
-    if model.offset is None:
-        return torch.zeros(shape, dtype=torch.float64)
-    if _alone(model):
-        return model.offset.double()[:, None]
-    return model.offset.double().reshape(shape[0], -1) @ model.likelihood.contrasts(model.outputs)
-
-
-def _weights(model: LinearModel) -> Tensor:  # (n,)
-    return model.row_counts if _alone(model) else model.weights.reshape(-1)
-
-
-def _averages(model: LinearModel, seed: int = 0) -> Callable[[Tensor, Tensor], Expectation]:
-    """E log p and its derivatives, of contrasts (n, k) with covariances (n, k, k)."""
-    of, targets = model.likelihood, model.targets
-    if _alone(model):
-        flat = targets.reshape(-1)
-
-        def alone(mean: Tensor, covariance: Tensor) -> Expectation:
-            found = of.expected(mean[:, 0], covariance[:, 0, 0], flat)
-            return Expectation(found.log_density, found.gradient[:, None], found.curvature[:, None, None])
-
-        return alone
-    contrasts = of.contrasts(model.outputs)
-
-    def together(mean: Tensor, covariance: Tensor) -> Expectation:
-        found = of.expected(mean @ contrasts.mT, contrasts @ covariance @ contrasts.mT, targets, seed)
-        curvature = contrasts.mT @ found.curvature @ contrasts
-        return Expectation(found.log_density, found.gradient @ contrasts, curvature, found.standard_error)
-
-    return together
 
 
 def _lifted(

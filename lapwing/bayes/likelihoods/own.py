@@ -209,9 +209,9 @@ class OwnLikelihood(Likelihood):
         kinds = [kind.__name__ for kind in Likelihood.__subclasses__() if kind is not OwnLikelihood]
         raise ValueError(f"a posterior with likelihood OwnLikelihood cannot be saved: it can for {', '.join(kinds)}")
 
-    def predictive(self, link: Link, mean: Tensor, spread: Spread) -> Averaged:
+    def predictive(self, link: Link, mean: Tensor, spread: Spread) -> AveragedDensity:
         """The distribution of new observations."""
-        return Averaged(self, link, mean, spread)
+        return AveragedDensity(self, link, mean, spread)
 
     def noise_variance(self, mean: Tensor, spread: Spread) -> Tensor | str:  # noqa: ARG002
         """None: what noise is, is not known of a density."""
@@ -284,7 +284,7 @@ def _positive(curvature: Tensor, name: str, outputs: int, *, given: bool) -> Ten
 
 
 @final
-class Averaged(Distribution):
+class AveragedDensity(Distribution):
     """The observations of a likelihood whose outputs are Gaussian: their density, and their mean where it is known."""
 
     arg_constraints: ClassVar[dict[str, Any]] = {}

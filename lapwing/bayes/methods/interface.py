@@ -21,7 +21,7 @@ from lapwing.bayes.journals import kept_prior
 from lapwing.bayes.likelihoods import Likelihood, Spread
 from lapwing.bayes.linear_model import LinearisationPoint, LinearModel
 from lapwing.bayes.methods import outputs
-from lapwing.bayes.methods.outputs import Joint, OutputUncertainty
+from lapwing.bayes.methods.outputs import JointOutputs, OutputUncertainty
 from lapwing.bayes.noise import PRIOR, Noise
 from lapwing.bayes.priors import DiagonalPrior, Prior
 from lapwing.bayes.statistics import NO_CLOSED_FORM, Whitened
@@ -207,7 +207,7 @@ class WeightPosterior(ABC):
         """The variance of a few functions of the weights."""
         return (rows @ self.deviations).square().mean(1)
 
-    def joint(self, features: LinearOperator, rows: Tensor, mean: Tensor) -> Joint:
+    def joint(self, features: LinearOperator, rows: Tensor, mean: Tensor) -> JointOutputs:
         """The joint distribution of the outputs that chosen rows of features give, around their mean."""
         return outputs.joint_of_draws(features, rows, mean, self.deviations)
 
@@ -411,7 +411,7 @@ class WhitenedPosterior(WeightPosterior):
             return super().variances(rows)
         return outputs.variances(rows * self.whitened.std, self.whitened.spectrum, self.whitened.values)[1]
 
-    def joint(self, features: LinearOperator, rows: Tensor, mean: Tensor) -> Joint:
+    def joint(self, features: LinearOperator, rows: Tensor, mean: Tensor) -> JointOutputs:
         if not self.is_closed_form:
             return super().joint(features, rows, mean)
         return outputs.joint_in_closed_form(self.whitened, features, rows, mean)

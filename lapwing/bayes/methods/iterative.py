@@ -59,7 +59,7 @@ class Solver(Method):
         """Steps of MacKay's fixed point at most."""
 
     @abstractmethod
-    def solved(self, sampler: Sampler, w: LinearOperator, at: _Columns, anchors: Tensor) -> solvers.Solution:
+    def solved(self, sampler: Sampler, w: LinearOperator, at: _RightSides, anchors: Tensor) -> solvers.Solution:
         """The minimisers of ½‖ξ − W z‖² + ½‖z − θ̃‖² for all columns at once."""
 
     @abstractmethod
@@ -121,7 +121,7 @@ class CG(Solver):
         at_once = max(part.shape[0] for _, part in features.parts())
         return 8.0 * (1 + draws) * (12 * features.shape[1] + 3 * at_once) + features.working_bytes(1 + draws)
 
-    def solved(self, sampler: Sampler, w: LinearOperator, at: _Columns, anchors: Tensor) -> solvers.Solution:
+    def solved(self, sampler: Sampler, w: LinearOperator, at: _RightSides, anchors: Tensor) -> solvers.Solution:
         m = w.T @ w
         near = self._nystrom(m, sampler.seed) if self.rank else sampler.deflation(at.prior, at.noise)
         system = Diagonal(torch.ones_like(anchors[:, 0])) + m
@@ -188,7 +188,7 @@ class SGD(Solver):
         kept = features.shape[0] if stochastic.scattered(features) else 0
         return 8.0 * (1 + draws) * (11 * features.shape[1] + kept) + features.working_bytes(1 + draws)
 
-    def solved(self, sampler: Sampler, w: LinearOperator, at: _Columns, anchors: Tensor) -> solvers.Solution:
+    def solved(self, sampler: Sampler, w: LinearOperator, at: _RightSides, anchors: Tensor) -> solvers.Solution:
         n, d = w.shape
         batch = min(self.batch_size, n)
         steps = self.steps or max(2000, 20 * ceil(n / self.batch_size))
@@ -270,7 +270,7 @@ class Sampler:
         anchors = torch.cat([torch.zeros_like(self.prior_noise[:, :1]), self.prior_noise], dim=1)
         start = anchors if self.warm is None else self.warm * self._root(prior)[:, None]
         right = over_parts(w, lambda a, b, part: part.rmatmat(self.columns(a, b, noise))) + anchors
-        return self.method.solved(self, w, _Columns(self, prior, noise, right, start), anchors), right
+        return self.method.solved(self, w, _RightSides(self, prior, noise, right, start), anchors), right
 
     def deflation(self, prior: DiagonalPrior, noise: Tensor) -> solvers.Deflation | None:
         """The Krylov space of the features, rescaled to these precisions: good where its Ritz values are large."""
@@ -288,7 +288,9 @@ class Sampler:
         root = prior.precision.sqrt()[prior.group_of]
         return torch.where(root.isfinite(), root, 0)
 
-    def moments(self, prior: DiagonalPrior, noise: Tensor, solution: solvers.Solution, right: Tensor) -> _Moments:
+    def moments(
+        self, prior: DiagonalPrior, noise: Tensor, solution: solvers.Solution, right: Tensor
+    ) -> _SampledMoments:
         """What MacKay's update needs, from one product with the features."""
         x, groups = solution.x, len(prior.precision)
         mean, z = x[:, 0] * prior.precision.rsqrt()[prior.group_of], x[:, 1:]
@@ -308,7 +310,7 @@ class Sampler:
         share = (in_function / prior.sizes).clamp(0, 1)
         pruned = ~prior.precision.isfinite()
         determined = torch.where(pruned, 0, ((1 - share) * in_function + share * in_weights))
-        return _Moments(
+        return _SampledMoments(
             determined=determined.clamp_min(0.0 if self.method.prunes else 0.5).minimum(prior.sizes),
             weights=grouped(mean.square(), prior.group_of, groups),
             leverage=leverage,
@@ -329,7 +331,7 @@ class Sampler:
 
 @final
 @dataclass(frozen=True, eq=False)
-class _Columns:
+class _RightSides:
     """The columns to solve for at some precisions; those of the data are made block by block."""
 
     sampler: Sampler
@@ -356,7 +358,7 @@ class SampledPosterior(WeightPosterior):
     prior: DiagonalPrior
     noise_precision: Tensor
     solution: solvers.Solution = field(repr=False)  # in units of the prior: the mean, then the draws
-    found: _Moments = field(repr=False)
+    found: _SampledMoments = field(repr=False)
     diagnostics: Diagnostics = field(default_factory=Diagnostics)
 
     @staticmethod
@@ -455,7 +457,7 @@ class SampledPosterior(WeightPosterior):
 
 @final
 @dataclass(frozen=True, eq=False)
-class _Moments:
+class _SampledMoments:
     determined: Tensor  # (groups,)
     weights: Tensor  # (groups,)
     leverage: Tensor  # (noise groups,)
@@ -534,7 +536,7 @@ def what_is_free(sampler: Sampler, prior: DiagonalPrior, *, tune_prior: Tensor |
     )
 
 
-def _mackay(sampler: Sampler, problem: Problem, at: Precisions, m: _Moments) -> Precisions:
+def _mackay(sampler: Sampler, problem: Problem, at: Precisions, m: _SampledMoments) -> Precisions:
     """MacKay's update from the moments of draws, which may say that more is determined than there are data."""
     leverage = m.leverage.minimum((1 - 1e-3) * sampler.counts)
     new = mackay_update(problem, at, Moments(m.residual, m.weights, m.determined, leverage, torch.zeros(())))

@@ -36,7 +36,7 @@ class OutputUncertainty:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Joint:
+class JointOutputs:
     """A Gaussian over some outputs: what the functions may be there, without the noise of an observation."""
 
     mean: Tensor  # (k,)
@@ -295,21 +295,21 @@ def variances(rows: Tensor, spectrum: Spectrum, k: Tensor) -> tuple[Tensor, Tens
     return prior, posterior_covariance(None if spectrum.complete else prior, squares.matmul, k, full=False)
 
 
-def joint_of_draws(features: LinearOperator, rows: Tensor, mean: Tensor, deviations: Tensor) -> Joint:
+def joint_of_draws(features: LinearOperator, rows: Tensor, mean: Tensor, deviations: Tensor) -> JointOutputs:
     """The joint distribution of chosen rows of outputs, with the error that draws leave."""
     draws = (features @ deviations.to(features.like))[rows.to(features.like.device)].double().cpu()
     covariance = draws @ draws.mT / draws.shape[1]
     own = covariance.diagonal()
     error = ((covariance.square() + own * own[:, None]) / draws.shape[1]).sqrt()
-    return Joint(mean, covariance, error)
+    return JointOutputs(mean, covariance, error)
 
 
-def joint_in_closed_form(posterior: Whitened, features: LinearOperator, rows: Tensor, mean: Tensor) -> Joint:
+def joint_in_closed_form(posterior: Whitened, features: LinearOperator, rows: Tensor, mean: Tensor) -> JointOutputs:
     """The same without error, by one reverse pass for each row."""
     units = torch.zeros(features.shape[0], len(rows), dtype=features.like.dtype, device=features.like.device)
     units[rows.to(units.device), torch.arange(len(rows))] = 1
     whitened = features.rmatmat(units).mT.double().cpu() * posterior.std
     inside, k = posterior.spectrum.coordinates(whitened), posterior.values
     if posterior.spectrum.complete:
-        return Joint(mean, (inside / (1 + k)) @ inside.mT)
-    return Joint(mean, whitened @ whitened.mT - (inside * (k / (1 + k))) @ inside.mT)
+        return JointOutputs(mean, (inside / (1 + k)) @ inside.mT)
+    return JointOutputs(mean, whitened @ whitened.mT - (inside * (k / (1 + k))) @ inside.mT)

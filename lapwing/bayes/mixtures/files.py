@@ -12,7 +12,7 @@ from lapwing.bayes.diagnostics import Diagnostics
 from lapwing.bayes.methods.packing import named, prefixed
 from lapwing.bayes.mixtures.mixture import Mixture
 from lapwing.bayes.posterior import Posterior
-from lapwing.bayes.posterior.files import FORMAT, MIXTURE, Stored, content, write
+from lapwing.bayes.posterior.files import FORMAT, MIXTURE, StoredPosterior, content, write
 
 MOST = 1000  # members: a file that claims more is none of ours
 
@@ -29,7 +29,7 @@ def save(mixture: Mixture, path: Path | str) -> Path:
     return write(Path(path), plain, tensors)
 
 
-def size(stored: Stored) -> int | None:
+def size(stored: StoredPosterior) -> int | None:
     """The number of members that a file holds, or None where it is one posterior's."""
     if stored.plain.get("format") != MIXTURE:
         return None
@@ -39,7 +39,7 @@ def size(stored: Stored) -> int | None:
     return len(members)
 
 
-def restore(stored: Stored, member: Callable[[int, Stored], Posterior]) -> Mixture:
+def restore(stored: StoredPosterior, member: Callable[[int, StoredPosterior], Posterior]) -> Mixture:
     """The mixture of a file, of members that are restored one by one."""
     heat = stored.plain.get("network_temperature")  # as early files have it
     found = []
@@ -47,5 +47,5 @@ def restore(stored: Stored, member: Callable[[int, Stored], Posterior]) -> Mixtu
         if plain.get("format") != FORMAT:
             raise ValueError(f"{stored.path}: member {number} has format {plain.get('format')!r}, expected {FORMAT}")
         own = plain if heat is None else {**plain, "network_temperature": heat}
-        found.append(member(number, Stored(stored.path, named(stored.tensors, f"member.{number}."), own)))
+        found.append(member(number, StoredPosterior(stored.path, named(stored.tensors, f"member.{number}."), own)))
     return Mixture(tuple(found), Diagnostics.of(stored.value("diagnostics")))

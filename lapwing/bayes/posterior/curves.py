@@ -26,7 +26,7 @@ Density = Callable[[float], tuple[float, float]]  # of a ratio of old to new pre
 
 @final
 @dataclass(frozen=True, eq=False)
-class Curve:
+class PrecisionCurve:
     """Scores over the prior precision, with the noise precision used at each; both as multiples until `scaled`."""
 
     precision: Tensor  # (points,)
@@ -53,7 +53,7 @@ class Curve:
         assert self.held_out is not None
         return float(self.held_out[int((self.precision / self.start).log().abs().argmin())])
 
-    def scaled(self, precision: float) -> Curve:
+    def scaled(self, precision: float) -> PrecisionCurve:
         """The curve in units of the prior precision itself."""
         return replace(
             self, precision=self.precision * precision, best_precision=self.best_precision * precision,
@@ -61,7 +61,7 @@ class Curve:
         )  # fmt: skip
 
 
-def by_evidence(problem: Problem, tune_noise: bool) -> Curve:
+def by_evidence(problem: Problem, tune_noise: bool) -> PrecisionCurve:
     """Log evidence over multiples of the precision."""
     problem = replace(problem, tune_noise=tune_noise)
     points = MODE_POINTS if problem.points < MODE_POINTS else POINTS
@@ -77,13 +77,13 @@ def by_evidence(problem: Problem, tune_noise: bool) -> Curve:
     if problem.positive_from > 0:  # the evidence grows without bound at the lower end
         best = points - 1 - (first_peak(scores[::-1]) or 0)
     top, at_top = _refined(lambda x: (score(np.array([x]))[0][0], score(np.array([x]))[1][0]), grid, best)
-    return Curve(
+    return PrecisionCurve(
         torch.from_numpy(np.exp(grid) * noise), torch.from_numpy(noise.copy()), torch.from_numpy(scores.copy()), None,
         best_precision=float(np.exp(top) * at_top), best_noise=float(at_top),
     )  # fmt: skip
 
 
-def held_out(problem: Problem, density: Density, points: int, *, with_evidence: bool) -> Curve:
+def held_out(problem: Problem, density: Density, points: int, *, with_evidence: bool) -> PrecisionCurve:
     """Held-out density over multiples of the precision; the evidence beside it where it costs nothing."""
     grid = _grid(problem, points)
 
@@ -103,22 +103,22 @@ def held_out(problem: Problem, density: Density, points: int, *, with_evidence: 
         at = Precisions(ratios[:, None], torch.from_numpy(noise.copy())[:, None])
         evidences = objectives(problem, at).numpy()
     top, at_top = _refined(score, grid, int(np.argmax(scores)))
-    return Curve(
+    return PrecisionCurve(
         torch.from_numpy(np.exp(grid) * noise), torch.from_numpy(noise), torch.from_numpy(evidences.copy()),
         torch.from_numpy(scores), best_precision=float(np.exp(top) * at_top), best_noise=float(at_top),
     )  # fmt: skip
 
 
-def by_solving(density: Density) -> Curve:
+def by_solving(density: Density) -> PrecisionCurve:
     """Held-out density over multiples of the precision, one posterior solved for each: a coarse grid."""
     multiples = np.logspace(-2, 2, SOLVED_POINTS)
     scores = torch.tensor([density(float(1 / multiple))[0] for multiple in multiples], dtype=torch.float64)
     ones = torch.ones_like(scores)
     best = float(multiples[int(scores.argmax())])
-    return Curve(torch.from_numpy(multiples), ones, torch.full_like(scores, torch.nan), scores, best, 1.0)
+    return PrecisionCurve(torch.from_numpy(multiples), ones, torch.full_like(scores, torch.nan), scores, best, 1.0)
 
 
-def climbed(density: Density) -> Curve:
+def climbed(density: Density) -> PrecisionCurve:
     """Held-out density uphill from the present precision, where every point is a posterior of its own."""
     scores: dict[float, float] = {}
 
@@ -144,7 +144,7 @@ def climbed(density: Density) -> Curve:
     multiples = sorted(scores)
     found = torch.tensor([scores[multiple] for multiple in multiples], dtype=torch.float64)
     ones, unknown = torch.ones_like(found), torch.full_like(found, torch.nan)
-    return Curve(torch.tensor(multiples, dtype=torch.float64), ones, unknown, found, best, 1.0)
+    return PrecisionCurve(torch.tensor(multiples, dtype=torch.float64), ones, unknown, found, best, 1.0)
 
 
 def _grid(problem: Problem, points: int) -> np.ndarray:

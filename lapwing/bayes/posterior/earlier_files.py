@@ -10,12 +10,12 @@ from torch import Tensor
 from lapwing.bayes.methods.packing import named, prefixed
 
 if TYPE_CHECKING:
-    from lapwing.bayes.posterior.files import Stored
+    from lapwing.bayes.posterior.files import StoredPosterior
 
 FITS = {"weights": "weights", "statistics": "statistics", "unknown": "lost"}
 
 
-def as_now(stored: Stored) -> Stored:
+def as_now(stored: StoredPosterior) -> StoredPosterior:
     """The same content as the present format names it."""
     if stored.value("format") > 2:
         return _with_alternative(stored)
@@ -40,7 +40,7 @@ def as_now(stored: Stored) -> Stored:
     return replace(stored, plain=plain, tensors=tensors)
 
 
-def _with_alternative(stored: Stored) -> Stored:
+def _with_alternative(stored: StoredPosterior) -> StoredPosterior:
     """The network's temperature, as early files of format 3 have it, as what predicts in place of the posterior."""
     heat = stored.plain.get("network_temperature")
     if heat is None:

@@ -24,7 +24,7 @@ from lapwing.bayes.methods.interface import Evidence, FileContext, WeightPosteri
 from lapwing.bayes.methods.outputs import OutputUncertainty
 from lapwing.bayes.methods.packing import members, named, prefixed, with_kind
 from lapwing.bayes.posterior.alternatives import Alternative, Averaged, Itself, OtherGaussian, ScaledNetwork
-from lapwing.bayes.posterior.curves import Curve
+from lapwing.bayes.posterior.curves import PrecisionCurve
 from lapwing.bayes.posterior.earlier_files import as_now
 from lapwing.bayes.posterior.posterior import DataLedger, FeatureMap, Posterior
 from lapwing.bayes.priors import DiagonalPrior
@@ -93,7 +93,7 @@ class StoredDraws(WeightPosterior):
 
 @final
 @dataclass(frozen=True, eq=False)
-class Stored:
+class StoredPosterior:
     """The content of a file: tensors by name, the rest as plain values."""
 
     path: Path
@@ -196,7 +196,7 @@ def _estimate(estimate: Estimate) -> dict[str, float]:
     return {"value": estimate.value, "standard_error": estimate.standard_error}
 
 
-def read(path: Path | str) -> Stored:
+def read(path: Path | str) -> StoredPosterior:
     """The content of a file, or a ValueError that says what is wrong with it."""
     path = Path(path)
     if not path.is_file():
@@ -222,11 +222,11 @@ def read(path: Path | str) -> Stored:
         )
     if number > 1 and metadata.get("checksum") != checksum(header, tensors):
         raise ValueError(f"{path}: a damaged file, the checksum of its content differs: copy it again, or fit again")
-    return Stored(path, tensors, plain)
+    return StoredPosterior(path, tensors, plain)
 
 
 def restore(
-    stored: Stored, features_at: Callable[[Any], LinearOperator], point: LinearisationPoint | None
+    stored: StoredPosterior, features_at: Callable[[Any], LinearOperator], point: LinearisationPoint | None
 ) -> Posterior:
     """The posterior of a file over features that are made anew."""
     try:
@@ -239,7 +239,7 @@ def restore(
         raise ValueError(f"{stored.path}: the file does not hold what it should ({error})") from error
 
 
-def _check(stored: Stored) -> None:
+def _check(stored: StoredPosterior) -> None:
     """Refuse tensors whose shapes do not belong together, and numbers that no posterior has."""
     mean, deviations = stored.tensor("mean"), stored.tensor("deviations")
     scale, group_of = stored.tensor("prior.scale"), stored.tensor("prior.group_of")
@@ -265,7 +265,7 @@ def _rehearsed(posterior: Posterior) -> Posterior:
 
 
 def _restored(
-    stored: Stored, features_at: Callable[[Any], LinearOperator], point: LinearisationPoint | None
+    stored: StoredPosterior, features_at: Callable[[Any], LinearOperator], point: LinearisationPoint | None
 ) -> Posterior:
     prior = DiagonalPrior(
         stored.tensor("prior.scale"), stored.tensor("prior.group_of"), stored.tensor("prior.precision"),
@@ -287,7 +287,7 @@ def _restored(
     )  # fmt: skip
 
 
-def _likelihood(stored: Stored) -> Likelihood:
+def _likelihood(stored: StoredPosterior) -> Likelihood:
     saved = {**stored.value("likelihood"), **named(stored.tensors, "likelihood.")}
     if not isinstance(saved.get("name"), str):
         raise ValueError(f"{stored.path}: the file lacks the name of its likelihood")
@@ -297,7 +297,7 @@ def _likelihood(stored: Stored) -> Likelihood:
         raise ValueError(f"{stored.path}: unknown likelihood {saved['name']!r}") from None
 
 
-def _gaussian(stored: Stored, context: FileContext) -> WeightPosterior:
+def _gaussian(stored: StoredPosterior, context: FileContext) -> WeightPosterior:
     """By the method that wrote it; one that is not known here is loaded as draws alone."""
     told = dict(stored.value("gaussian"))
     kind = told.pop("kind")
@@ -308,14 +308,16 @@ def _gaussian(stored: Stored, context: FileContext) -> WeightPosterior:
     return StoredDraws(context, _known_evidence(stored), gamma, context.diagnostics)
 
 
-def _alternative(stored: Stored, context: FileContext) -> Alternative | None:
+def _alternative(stored: StoredPosterior, context: FileContext) -> Alternative | None:
     """What predicts labels in place of the posterior."""
     if "alternative" not in stored.plain:
         return None
-    return _unpacked(Stored(stored.path, named(stored.tensors, "alternative."), stored.plain["alternative"]), context)
+    return _unpacked(
+        StoredPosterior(stored.path, named(stored.tensors, "alternative."), stored.plain["alternative"]), context
+    )
 
 
-def _unpacked(part: Stored, context: FileContext) -> Alternative:
+def _unpacked(part: StoredPosterior, context: FileContext) -> Alternative:
     match part.value("kind"):
         case Itself.kind:
             return Itself()
@@ -323,7 +325,7 @@ def _unpacked(part: Stored, context: FileContext) -> Alternative:
             return ScaledNetwork(_positive(part, "temperature"))
         case Averaged.kind:
             told = list(enumerate(part.value("parts")))
-            inner = [Stored(part.path, named(part.tensors, f"{number}."), plain) for number, plain in told]
+            inner = [StoredPosterior(part.path, named(part.tensors, f"{number}."), plain) for number, plain in told]
             return Averaged(tuple(_unpacked(one, context) for one in inner), tuple(map(float, part.value("shares"))))
         case OtherGaussian.kind:
             prior = replace(context.prior, precision=part.tensor("precision"))
@@ -334,7 +336,7 @@ def _unpacked(part: Stored, context: FileContext) -> Alternative:
             raise ValueError(f"{part.path}: labels are predicted by {other!r}, which is not known here")
 
 
-def _positive(part: Stored, name: str) -> float:
+def _positive(part: StoredPosterior, name: str) -> float:
     found = float(part.value(name))
     if not found > 0:
         raise ValueError(f"{part.path}: {name} is {found}, expected a positive number")
@@ -348,13 +350,13 @@ class Tensors(dict[str, Tensor]):
         raise ValueError(f"the file lacks the tensor {name!r}")
 
 
-def _known_evidence(stored: Stored) -> Evidence:
+def _known_evidence(stored: StoredPosterior) -> Evidence:
     parts = {**NOT_ASKED, **stored.plain.get("evidence_parts", {})}
     value = Estimate(**stored.plain.get("log_evidence", {"value": float("nan")}))
     return Evidence(EvidenceParts(**parts), value)
 
 
-def _as_saved(gaussian: WeightPosterior, stored: Stored, context: FileContext) -> WeightPosterior:
+def _as_saved(gaussian: WeightPosterior, stored: StoredPosterior, context: FileContext) -> WeightPosterior:
     """With mean, draws and evidence to the bit, as they were saved: elsewhere they are worked out again."""
     gaussian.__dict__["deviations"] = context.deviations
     if bool(context.mean.isfinite().all()):
@@ -367,10 +369,10 @@ def _as_saved(gaussian: WeightPosterior, stored: Stored, context: FileContext) -
 NOT_ASKED = dict.fromkeys(("fit", "penalty", "occam", "normaliser", "hyperprior"), float("nan"))
 
 
-def _curve(stored: Stored) -> Curve | None:
+def _curve(stored: StoredPosterior) -> PrecisionCurve | None:
     found = stored.plain.get("curve")
     if found is None:
         return None
     precision, noise, evidence = (stored.tensor(f"curve.{name}") for name in ("precision", "noise", "log_evidence"))
     held_out = stored.tensors.get("curve.held_out")
-    return Curve(precision, noise, evidence, held_out, found["best_precision"], found["best_noise"])
+    return PrecisionCurve(precision, noise, evidence, held_out, found["best_precision"], found["best_noise"])

@@ -16,7 +16,7 @@ from lapwing.bayes.likelihoods.links import Link
 from lapwing.bayes.linear_model import Observed
 from lapwing.bayes.posterior import curves
 from lapwing.bayes.posterior.alternatives import Alternative, Itself, OtherGaussian, ScaledNetwork, averaged
-from lapwing.bayes.posterior.curves import Curve
+from lapwing.bayes.posterior.curves import PrecisionCurve
 from lapwing.linalg.operators import LinearOperator, as_tensor
 
 if TYPE_CHECKING:
@@ -298,7 +298,7 @@ def _held_out(
 def _curve(
     posterior: Posterior, known: HeldOut, features: LinearOperator, held: Observed, outputs: Tensor | None,
     temperature: Temperature,
-) -> tuple[Curve, float]:  # fmt: skip
+) -> tuple[PrecisionCurve, float]:  # fmt: skip
     """The curve over the precision, and the temperature at its best."""
     gaussian, of = posterior.gaussian, posterior.likelihood
     shape = known.shape if outputs is None else tuple(outputs.shape)
@@ -322,7 +322,7 @@ def _curve(
 
 def _by_solving(
     posterior: Posterior, known: HeldOut, held: Observed, features: LinearOperator, temperature: Temperature
-) -> tuple[Curve, float]:
+) -> tuple[PrecisionCurve, float]:
     """One posterior for every precision: where mean and spread are not known over a whole curve."""
     alone = replace(known, tunes_noise=False)
     fast = _by_search(posterior, known, features)

@@ -17,7 +17,7 @@ from lapwing.bayes.likelihoods import Likelihood, Spread
 from lapwing.bayes.likelihoods.links import Link
 from lapwing.bayes.linear_model import LinearisationPoint, LinearModel, check_finite
 from lapwing.bayes.methods.interface import WeightPosterior
-from lapwing.bayes.methods.outputs import Joint, OutputUncertainty, needed_bytes
+from lapwing.bayes.methods.outputs import JointOutputs, OutputUncertainty, needed_bytes
 from lapwing.bayes.noise import SAMPLE, Noise
 from lapwing.bayes.posterior import curves, held_out, leave_one_out, verification
 from lapwing.bayes.posterior.alternatives import Alternative, New
@@ -111,7 +111,7 @@ class Posterior:
     alternative: Alternative | None = field(repr=False, default=None)  # what predicts labels in its place
     model: LinearModel | None = field(repr=False, default=None)  # with the training data; None in a file
     network_residual_rms: Tensor | None = field(repr=False, default=None)  # (noise groups,), where noise was tuned
-    held_out_curve: curves.Curve | None = field(repr=False, default=None)
+    held_out_curve: curves.PrecisionCurve | None = field(repr=False, default=None)
 
     @property
     def prior(self) -> DiagonalPrior:
@@ -333,7 +333,7 @@ class Posterior:
         features = self.map.features(inputs)
         return needed_bytes(features, (features.shape[0],), self.gaussian.deviations.shape[1])
 
-    def joint(self, inputs: Any, outputs: Any) -> Joint:
+    def joint(self, inputs: Any, outputs: Any) -> JointOutputs:
         """The joint Gaussian of chosen outputs, of one datum or of several.
 
         `outputs` is a boolean mask of the outputs' shape, or a list of places in it, as [(0, 1, 5), (0, 1, 6)] for
@@ -520,7 +520,7 @@ class Posterior:
         return held_out.tuned(self, validation, link or self.link, temperature)
 
     @property
-    def curve(self) -> curves.Curve:
+    def curve(self) -> curves.PrecisionCurve:
         """Log evidence over the prior precision, or the held-out density where it was tuned by that.
 
         A noise that is tuned takes its best value at each precision.

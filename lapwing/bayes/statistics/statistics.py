@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lapwing.bayes.likelihoods import GaussianSurrogate
-from lapwing.bayes.noise import DATA, PRIOR, Noise, Table
+from lapwing.bayes.noise import DATA, PRIOR, Noise, NoiseTable
 from lapwing.bayes.priors import DiagonalPrior
 from lapwing.linalg import krylov
 from lapwing.linalg.estimators import Estimate
@@ -26,7 +26,7 @@ NO_CLOSED_FORM = (
 ROUGH_SPACE = 0.3  # the evidence is not looked for where draws from a Krylov space are worse than this
 
 
-class Basis(ABC):
+class WhitenedBasis(ABC):
     """Directions of the weights that the data determine, with how many times the prior's precision they add there."""
 
     @property
@@ -64,7 +64,7 @@ class Basis(ABC):
 
 @final
 @dataclass(frozen=True, eq=False)
-class Eigenbasis(Basis):
+class Eigenbasis(WhitenedBasis):
     """Eigenvectors of the Gram matrix: everything is in closed form."""
 
     vectors: Spectrum
@@ -85,7 +85,7 @@ class Eigenbasis(Basis):
 
 @final
 @dataclass(frozen=True, eq=False)
-class Ritz(Basis):
+class Ritz(WhitenedBasis):
     """A Krylov space in the role of a spectrum: it holds what the draws and the mean need, not everything."""
 
     space: krylov.Space
@@ -152,7 +152,7 @@ class Statistics:
     weighted sums over Ritz values.
     """
 
-    basis: Basis  # V
+    basis: WhitenedBasis  # V
     values: Tensor  # (rank,), s, the eigenvalues of GᵀG
     targets: Tensor  # (rank,), Uᵀ y
     remainder: float  # ‖y − U Uᵀ y‖²
@@ -259,7 +259,7 @@ def in_units(features: LinearOperator, scale: Tensor) -> LinearOperator:
     return Product(features, Diagonal(scale.to(features.like)))
 
 
-def data_noise(surrogate: GaussianSurrogate, noise: Noise, draws: int) -> Table:
+def data_noise(surrogate: GaussianSurrogate, noise: Noise, draws: int) -> NoiseTable:
     """The standard normals of the data behind every draw, made block by block where they are used: (rows, draws)."""
     return replace(noise, stream=DATA).table(surrogate.features.shape[0], draws)
 

@@ -108,7 +108,9 @@ def fit(
     """
     _check(model, prior_precision, chains, draws, thin, start)
     began, report = time.perf_counter(), reporter(progress)
-    posterior = _Posterior.of(model, data, likelihood, prior_precision, hyperprior, chains, seed, method, temperature)
+    posterior = _WeightDensity.of(
+        model, data, likelihood, prior_precision, hyperprior, chains, seed, method, temperature
+    )
     if not temperature > 0 or (temperature != 1 and posterior.has_hyperparameters):
         raise ValueError(
             f"temperature is {temperature}: expected a positive number, and one where the prior precision or the noise "
@@ -135,7 +137,7 @@ def fit(
 
 
 @dataclass(eq=False)
-class _Posterior:
+class _WeightDensity:
     """The log density of the weights of several chains, with the hyperparameters of each."""
 
     model: nn.Module
@@ -157,7 +159,7 @@ class _Posterior:
     def of(
         model: nn.Module, data: Any, likelihood: Likelihood, prior_precision: float | None, hyperprior: GammaHyperprior,
         chains: int, seed: int, method: Sampler, temperature: float = 1.0,
-    ) -> _Posterior:  # fmt: skip
+    ) -> _WeightDensity:  # fmt: skip
         source, layout, like = Source.of(data), Layout.of(model), next(iter(model.parameters()))
         inputs, targets = next(source.pairs(source.size))
         if targets.is_floating_point():
@@ -166,7 +168,7 @@ class _Posterior:
         unknown = likelihood.tunes_noise
         ones = torch.ones(chains, dtype=like.dtype)
         size = method.batch_size if isinstance(method, SGLD) else None
-        return _Posterior(
+        return _WeightDensity(
             evaluated(model), layout, kept, source, (inputs, targets), likelihood, hyperprior,
             (prior_precision is None, unknown), ones * (prior_precision or 1.0), ones.clone(),
             Generator().manual_seed(seed), None if size is None or size >= source.size else size,

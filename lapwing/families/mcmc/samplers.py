@@ -68,7 +68,7 @@ class HMC:
         thin: int = 1, renew: Renew | None = None, told: Told | None = None,
     ) -> Chain:  # fmt: skip
         """The chains; with `warmup=0` the step size given is kept."""
-        state = _State(target, start.clone(), torch.ones_like(start[0]), generator)
+        state = _ChainState(target, start.clone(), torch.ones_like(start[0]), generator)
         step = self.step_size or state.first_step_size()
 
         def move(now: float) -> Tensor:
@@ -91,7 +91,7 @@ class Langevin:
         thin: int = 1, renew: Renew | None = None, told: Told | None = None,
     ) -> Chain:  # fmt: skip
         """The chains; with `warmup=0` the step size given is kept."""
-        state = _State(target, start.clone(), torch.ones_like(start[0]), generator)
+        state = _ChainState(target, start.clone(), torch.ones_like(start[0]), generator)
         step = self.step_size or state.first_step_size()
         plan = (warmup, draws, thin)
         return _adapted(state, lambda now: state.path(now, 1), step, self.acceptance, plan, renew, told)
@@ -156,7 +156,7 @@ class SGLD:
 
 
 @dataclass(eq=False)
-class _State:
+class _ChainState:
     """Where the chains are, and what they know of the target there."""
 
     target: Target
@@ -225,7 +225,7 @@ def _within(seen: list[Tensor]) -> Tensor:  # of (chains, d) -> (n · chains, d)
 
 
 def _adapted(
-    state: _State, move: Callable[[float], Tensor], step: float, acceptance: float, plan: tuple[int, int, int],
+    state: _ChainState, move: Callable[[float], Tensor], step: float, acceptance: float, plan: tuple[int, int, int],
     renew: Renew | None, told: Told | None,
 ) -> Chain:  # fmt: skip
     """Warm-up with dual averaging and windows for the metric, then draws with both frozen."""

@@ -69,7 +69,7 @@ def fit(
         raise ValueError(
             f"dataset_size is {dataset_size}, less than the {source.size} data given: it counts the whole training set"
         )
-    plan = _Plan(
+    plan = _VariationalPlan(
         network,
         source,
         likelihood,
@@ -94,7 +94,7 @@ def fit(
 
 @final
 @dataclass(frozen=True, eq=False)
-class _Plan:
+class _VariationalPlan:
     """A fit but for its temperature."""
 
     network: MeanField
@@ -167,7 +167,12 @@ class _Plan:
 
 
 def _tuned(
-    plan: _Plan, values: Weights, units: int, validation: Any, checkpoint: Path | None, progress: bool | Report | None
+    plan: _VariationalPlan,
+    values: Weights,
+    units: int,
+    validation: Any,
+    checkpoint: Path | None,
+    progress: bool | Report | None,
 ) -> Variational:
     """The fit with the best held-out log density over the grid of τ."""
     report, best, tuning = reporter(progress), None, []

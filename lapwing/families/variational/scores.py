@@ -15,7 +15,7 @@ BATCH = 1000
 BINS = 15
 
 
-class SampledPosterior(Protocol):
+class FunctionSampler(Protocol):
     """Whatever draws functions: a variational fit, Markov chains, an ensemble."""
 
     @property
@@ -26,7 +26,7 @@ class SampledPosterior(Protocol):
         """Outputs of every draw: (draws, *outputs)."""
 
 
-def held_out(posterior: SampledPosterior, data: Any) -> dict[str, float]:
+def held_out(posterior: FunctionSampler, data: Any) -> dict[str, float]:
     """`nll` of the averaged predictive and `gibbs_nll`, the average over draws of their own, both per datum.
 
     For classes also accuracy, expected calibration error (15 equal bins) and mean confidence, of the averaged

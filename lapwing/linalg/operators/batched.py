@@ -44,7 +44,7 @@ class BatchSum(LinearOperator):
 
     def _each(self) -> Iterator[LinearOperator]:
         for number, batch in enumerate(self.batches):
-            yield _Batch(self.of_batch(*batch), type(self).__name__, number, _length(self.batches))
+            yield _OneOfBatch(self.of_batch(*batch), type(self).__name__, number, _length(self.batches))
 
 
 @final
@@ -116,12 +116,12 @@ class Stacked(LinearOperator):
                     f"the operator of batch {i + 1} of {len(self.heights)} has shape {inner.shape}, expected "
                     f"{(self.heights[i], self.width)}: heights must say how many rows each batch makes"
                 )
-            yield firsts[i], _Batch(inner, type(self).__name__, i, len(self.heights), firsts[i])
+            yield firsts[i], _OneOfBatch(inner, type(self).__name__, i, len(self.heights), firsts[i])
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class _Batch(LinearOperator):
+class _OneOfBatch(LinearOperator):
     """One batch of a stream: where its products are not finite they say which batch it was."""
 
     inner: LinearOperator

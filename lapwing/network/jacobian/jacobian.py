@@ -17,7 +17,7 @@ from lapwing.network.factors import COLUMNS, Unfactored, factor
 from lapwing.network.input_tree import Sample
 from lapwing.network.jacobian.memory import WIDE_OFTEN, activation_bytes, held_numbers
 from lapwing.network.jacobian.network import Network
-from lapwing.network.jacobian.products import UNPROBED, WIDE, Direct, Factored, Plan, rows_of_datum
+from lapwing.network.jacobian.products import UNPROBED, WIDE, Direct, FactoredProducts, Plan, rows_of_datum
 
 
 @final
@@ -64,10 +64,10 @@ class Jacobian(LinearOperator):
     def rmatmat_parts(self, y: Tensor, columns: int) -> Iterator[Tensor]:
         given, y = y, y.to(self.like)
 
-        def pulled() -> Iterator[tuple[Factored | Direct, Tensor]]:
+        def pulled() -> Iterator[tuple[FactoredProducts | Direct, Tensor]]:
             start = 0
             for piece in self._pieces(y.shape[1] / 2):
-                height = piece.height if isinstance(piece, Factored) else len(piece.inputs) * self.outputs
+                height = piece.height if isinstance(piece, FactoredProducts) else len(piece.inputs) * self.outputs
                 yield piece, y[start : start + height]
                 start += height
 
@@ -83,7 +83,7 @@ class Jacobian(LinearOperator):
         given, x = x, x.to(self.like)
         images: list[Tensor] = []
 
-        def pulled() -> Iterator[tuple[Factored | Direct, Tensor]]:
+        def pulled() -> Iterator[tuple[FactoredProducts | Direct, Tensor]]:
             start = 0
             for piece in self._pieces(x.shape[1]):
                 images.append(image := piece.times(x))
@@ -96,7 +96,7 @@ class Jacobian(LinearOperator):
             yield part.to(given)
 
     def _summed(
-        self, pulled: Iterator[tuple[Factored | Direct, Tensor]], like: Tensor, columns: int
+        self, pulled: Iterator[tuple[FactoredProducts | Direct, Tensor]], like: Tensor, columns: int
     ) -> Iterator[Tensor]:
         """Σ Jᵢᵀ yᵢ over batches, in blocks of columns: the last batch finishes one after the other."""
         total = like.new_zeros(self.shape[1], like.shape[1])
@@ -160,19 +160,19 @@ class Jacobian(LinearOperator):
         summed = 2 * item * sum(sizes) * columns + 4 * item * max(sizes) * min(columns, COLUMNS)
         return data * (each + item * held_numbers(found) / len(few)) + summed
 
-    def _pieces(self, columns: float) -> Iterator[Factored | Direct]:
+    def _pieces(self, columns: float) -> Iterator[FactoredProducts | Direct]:
         return self._of(iter(self.inputs), columns)
 
-    def _of(self, batches: Iterator[Sample], columns: float) -> Iterator[Factored | Direct]:
+    def _of(self, batches: Iterator[Sample], columns: float) -> Iterator[FactoredProducts | Direct]:
         factored = columns >= self.plan.factored_from
         for batch in batches:
             size = self.plan.data if factored else self.plan.pieces or len(batch)
             for part in batch.split(size):
                 yield self._factored(part, columns) if factored else Direct(self.network, part, self.plan)
 
-    def _factored(self, batch: Sample, columns: float) -> Factored | Direct:
+    def _factored(self, batch: Sample, columns: float) -> FactoredProducts | Direct:
         try:
             found = factor(lambda weights: self.network(weights, batch), self.network.chosen(), columns)
         except Unfactored:  # a path through the network that the probe did not take
             return Direct(self.network, batch, self.plan)
-        return Factored(self.network.layout, found.terms, found.outputs.numel())
+        return FactoredProducts(self.network.layout, found.terms, found.outputs.numel())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lapwing.network.factors import Factors, Rows
+from lapwing.network.factors import FactorRows, JacobianFactors
 from lapwing.network.input_tree import Sample, leaves
 from lapwing.network.jacobian.network import Network
 
@@ -24,9 +24,9 @@ def activation_bytes(network: Network, few: Sample) -> float:
     return sum(size for place, size in kept.items() if place not in given) / len(few)
 
 
-def held_numbers(found: Factors) -> int:
+def held_numbers(found: JacobianFactors) -> int:
     """Numbers that factors hold at their largest."""
-    terms = (term.matrix if isinstance(term, Rows) else term.gradients for term in found.terms)
+    terms = (term.matrix if isinstance(term, FactorRows) else term.gradients for term in found.terms)
     return found.gradients + sum(term.numel() for term in terms)
 
 

@@ -12,7 +12,7 @@ from lapwing.network.factors import Unfactored, factor
 from lapwing.network.input_tree import Sample
 from lapwing.network.jacobian.jacobian import Jacobian
 from lapwing.network.jacobian.memory import WIDE_OFTEN, activation_bytes, held_numbers
-from lapwing.network.jacobian.products import WIDE, Direct, Factored, Forward, Plan
+from lapwing.network.jacobian.products import WIDE, Direct, FactoredProducts, Forward, Plan
 
 FACTOR_ELEMENTS = 2**25  # numbers that the factors of the data worked on at once may hold
 CHUNK = 4  # columns at once in forward mode where nothing else is known
@@ -91,7 +91,7 @@ def _with_factors(jacobian: Jacobian, batch: Sample) -> Plan:
     y = torch.randn(found.outputs.numel(), 2, generator=noise, dtype=torch.float64).to(like)
     direct, factored = (
         Direct(jacobian.network, batch, plan),
-        Factored(jacobian.network.layout, found.terms, found.outputs.numel()),
+        FactoredProducts(jacobian.network.layout, found.terms, found.outputs.numel()),
     )
     tolerance = 1e3 * torch.finfo(like.dtype).eps
     for one, other in ((direct.times(x), factored.times(x)), (direct.transposed(y), factored.transposed(y))):

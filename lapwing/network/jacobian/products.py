@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.func import jvp, vjp, vmap
 
 from lapwing.linalg.operators.interface import unit_columns
-from lapwing.network.factors import Rows, Tokens
+from lapwing.network.factors import FactorRows, Tokens
 from lapwing.network.input_tree import Sample
 from lapwing.network.jacobian.network import Network, Weights
 from lapwing.network.parameters import Layout
@@ -41,11 +41,11 @@ UNPROBED = Plan()
 
 @final
 @dataclass(frozen=True, eq=False)
-class Factored:
+class FactoredProducts:
     """Products with the Jacobian of one batch, from the factors of its layers."""
 
     layout: Layout
-    terms: list[Rows | Tokens]
+    terms: list[FactorRows | Tokens]
     height: int
 
     def times(self, x: Tensor) -> Tensor:  # (p, k) -> (b · c, k)
@@ -62,11 +62,11 @@ class Factored:
         return self.layout.gather(total)
 
     def rows(self) -> Tensor:  # (b · c, p), where every term is one of rows
-        like = self.terms[0].matrix if isinstance(self.terms[0], Rows) else self.terms[0].inputs
+        like = self.terms[0].matrix if isinstance(self.terms[0], FactorRows) else self.terms[0].inputs
         total = like.new_zeros(self.height, sum(self.layout.sizes)).mT
         parts = self.layout.split(total)
         for term in self.terms:
-            parts[term.name] += term.matrix.mT if isinstance(term, Rows) else 0
+            parts[term.name] += term.matrix.mT if isinstance(term, FactorRows) else 0
         return self.layout.gather(total).mT
 
 

@@ -3,11 +3,11 @@
 from lapwing.network.kfac.diagonal import column_squares, diagonal, row_squares
 from lapwing.network.kfac.factors import Factored, eigencorrected, factorise, variances
 from lapwing.network.kfac.roots import bernoulli, categorical, gaussian, root_of
-from lapwing.network.kfac.structured import Structure, Structures, structured
+from lapwing.network.kfac.structured import FoundStructure, Structures, structured
 
 __all__ = [
     "Factored",
-    "Structure",
+    "FoundStructure",
     "Structures",
     "bernoulli",
     "categorical",

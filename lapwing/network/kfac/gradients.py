@@ -52,7 +52,7 @@ class Full:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Columns:
+class ColumnGradients:
     """A few columns of a wide matrix per datum, as an embedding has: one for every entry of it that a datum uses."""
 
     values: Tensor  # (m, o)
@@ -76,13 +76,13 @@ class Columns:
         return self.sums(1)
 
 
-Gradients = Outer | Full | Columns
+Gradients = Outer | Full | ColumnGradients
 
 
-def columns(left: Tensor, entries: Tensor, total: int) -> Columns:  # (data, positions, o), (data, positions)
+def columns(left: Tensor, entries: Tensor, total: int) -> ColumnGradients:  # (data, positions, o), (data, positions)
     """Σ_t left_t e_tᵀ of every datum, e_t the unit vector of the entry used at position t."""
     data, positions = entries.shape
     place = torch.arange(data, device=entries.device)[:, None] * total + entries
     used, owner = place.reshape(-1).unique(return_inverse=True)
     values = left.new_zeros(len(used), left.shape[-1]).index_add(0, owner, left.reshape(data * positions, -1))
-    return Columns(values, used // total, used % total, data, total)
+    return ColumnGradients(values, used // total, used % total, data, total)

@@ -19,7 +19,7 @@ from lapwing.network.kfac.roots import Root
 
 @final
 @dataclass(frozen=True, eq=False)
-class Structure:
+class FoundStructure:
     """The curvature of a network in the structure that was asked for, with what diagnostics should say of it."""
 
     curvature: Any  # a Curvature
@@ -40,25 +40,25 @@ class Structures:
     root: Root
     counts: Tensor | None = None
 
-    def diagonal(self, probes: int | None, scale: Tensor | None, seed: int) -> Structure:
+    def diagonal(self, probes: int | None, scale: Tensor | None, seed: int) -> FoundStructure:
         """The diagonal alone."""
         found = diagonal(self.network, self.batches, self.root, counts=self.counts, probes=probes, seed=seed)
         p = len(found.value)
         index, one = torch.arange(p, device=found.value.device).reshape(1, 1, p), found.value.new_ones(1, 1)
         matrix = kronecker((Factors("all", "diagonal", index, one, found.value[None]),), p, scale)
         error = float(found.standard_error.sum() / found.value.sum().clamp_min(1e-300))  # they may all err together
-        return Structure(matrix, {"relative_error_of_trace": error})
+        return FoundStructure(matrix, {"relative_error_of_trace": error})
 
-    def kronecker(self, sharing: Sharing, probes: int | None, scale: Tensor | None, seed: int) -> Structure:
+    def kronecker(self, sharing: Sharing, probes: int | None, scale: Tensor | None, seed: int) -> FoundStructure:
         """A Kronecker product for every layer."""
         factored, fitted = self._factored(sharing, probes, scale, seed)
-        return Structure(factored.structure(fitted), _told(factored))
+        return FoundStructure(factored.structure(fitted), _told(factored))
 
-    def eigencorrected(self, sharing: Sharing, scale: Tensor | None, seed: int) -> Structure:
+    def eigencorrected(self, sharing: Sharing, scale: Tensor | None, seed: int) -> FoundStructure:
         """The same with exact second moments along its eigenvectors."""
         factored, fitted = self._factored(sharing, None, scale, seed)
         matrix = eigencorrected(self.network, self.batches, self.root, factored, counts=self.counts, scale=fitted)
-        return Structure(matrix, _told(factored))
+        return FoundStructure(matrix, _told(factored))
 
     def _factored(
         self, sharing: Sharing, probes: int | None, scale: Tensor | None, seed: int
@@ -72,7 +72,7 @@ class Structures:
 def structured(
     network: Network, batches: Iterable[Sample], root: Root, method: Any, *,
     scale: Tensor | None = None, counts: Tensor | None = None, seed: int = 0,
-) -> Structure:  # fmt: skip
+) -> FoundStructure:  # fmt: skip
     """The curvature in the structure that a method asks for."""
     return method.made_of(Structures(network, batches, root, counts), scale, seed)
 

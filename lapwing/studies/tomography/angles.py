@@ -15,7 +15,7 @@ from lapwing.studies.tomography.scanning.projector import projector
 
 @final
 @dataclass(frozen=True, eq=False)
-class Choice:
+class ChosenAngles:
     """Angles in the order they were chosen, what each is expected to bring, and what is left of the covariance."""
 
     angles: Tensor  # (count,), radians
@@ -25,7 +25,7 @@ class Choice:
 
 def next_angles(
     covariance: Tensor, candidates: Any, count: int, *, noise_std: float, bins: int | None = None
-) -> Choice:
+) -> ChosenAngles:
     """The `count` candidates with the largest information gain ½ log det(I + A Σ Aᵀ / noise²), one after the other.
 
     `covariance` (size², size²) is that of the image, `ImagePosterior.covariance()` after a first scan. It is
@@ -52,7 +52,7 @@ def next_angles(
         found.append(best)
         gains.append(expected.max())
         rest = conditioned(rest, rows[best], noise_std)
-    return Choice(angles[found], torch.stack(gains), rest)
+    return ChosenAngles(angles[found], torch.stack(gains), rest)
 
 
 def information_gain(covariance: Tensor, rows: Tensor, noise_std: float) -> Tensor:  # ()

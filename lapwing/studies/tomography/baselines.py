@@ -20,7 +20,7 @@ DROPOUT = 0.05  # of the publication
 
 @final
 @dataclass(frozen=True, eq=False)
-class Sampled:
+class SampledImages:
     """An image with the spread of its samples."""
 
     reconstruction: Reconstruction
@@ -45,7 +45,7 @@ class Sampled:
 def dropout_image_prior(
     scan: Scan, settings: Settings | None = None, *, draws: int = 100, seed: int = 0,
     progress: bool | Report | None = None,
-) -> Sampled:  # fmt: skip
+) -> SampledImages:  # fmt: skip
     """A deep image prior fitted with dropout, and images with channels dropped at random (MC dropout).
 
     It takes all its steps: a loss that is random itself says nothing about the noise level.
@@ -63,7 +63,7 @@ def dropout_image_prior(
             images = [functional_call(found.model, weights, (found.input,))[0, 0] for _ in range(draws)]
     finally:
         found.model.eval()
-    return Sampled(found, torch.stack(images).double())
+    return SampledImages(found, torch.stack(images).double())
 
 
 def unit_log_density(image: Tensor, truth: Any) -> float:

@@ -115,7 +115,7 @@ def deep_image_prior(
         torch.default_generator.manual_seed(seed)
         model = network(settings) if start is None else deepcopy(start)
         given = network_input(scan, settings)
-    learner = _Learner(model.train(), given, scan, settings)
+    learner = _ImageLearner(model.train(), given, scan, settings)
     rounds = -(-settings.steps // ROUND)
     nothing = torch.zeros(min(ROUND, settings.steps), 1)
     known = {**{key: str(value) for key, value in asdict(settings).items() if key != "steps"}, "scan": _digest(scan)}
@@ -158,7 +158,7 @@ def network_input(scan: Scan, settings: Settings) -> Tensor:  # (1, 1, size, siz
 
 
 @dataclass(eq=False)
-class _Learner:
+class _ImageLearner:
     """Adam on one scan, with what the smallest loss was seen at."""
 
     model: nn.Module

@@ -10,7 +10,7 @@ import torch
 from torch import Generator, Tensor
 
 from lapwing.linalg.operators import Dense, Sparse
-from lapwing.studies.tomography.filter_prior import Block, FilterPrior, distances
+from lapwing.studies.tomography.filter_prior import FilterBlock, FilterPrior, distances
 from lapwing.studies.tomography.linear import Linearised
 from lapwing.studies.tomography.total_variation import differences
 
@@ -61,13 +61,13 @@ def difference_moments(linear: Linearised, *, probes: int = 16, seed: int = 0) -
     return DifferenceMoments(means, tuple(found), (2 / probes) ** 0.5)
 
 
-def _exact(jacobian: Tensor, D: Sparse, block: Block) -> Tensor:  # (classes, differences)
+def _exact(jacobian: Tensor, D: Sparse, block: FilterBlock) -> Tensor:  # (classes, differences)
     seen = D @ block.of(jacobian.mT).reshape(-1, len(jacobian)).mT.contiguous()  # (differences, filters · taps)
     taps = seen.reshape(len(seen), -1, block.taps)
     return _by_distance(taps.mT @ taps, block)
 
 
-def _sampled(linear: Linearised, D: Sparse, block: Block, probes: int, generator: Generator) -> Tensor:
+def _sampled(linear: Linearised, D: Sparse, block: FilterBlock, probes: int, generator: Generator) -> Tensor:
     p = linear.jacobian.shape[1]
     filters = len(block.of(torch.zeros(p)))
     total = torch.zeros(D.shape[0], block.taps, block.taps, dtype=torch.float64)
@@ -80,7 +80,7 @@ def _sampled(linear: Linearised, D: Sparse, block: Block, probes: int, generator
     return _by_distance(total / probes, block)
 
 
-def _by_distance(products: Tensor, block: Block) -> Tensor:  # (differences, taps, taps) -> (classes, differences)
+def _by_distance(products: Tensor, block: FilterBlock) -> Tensor:  # (differences, taps, taps) -> (classes, differences)
     return torch.einsum("dij,cij->cd", products, distances(block.side)[1])
 
 
@@ -124,7 +124,7 @@ class TvPredCp:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Sweep:
+class LengthscaleSweep:
     """κ over lengthscales, and whether it is monotone, without which its density would be counted twice."""
 
     lengthscales: Tensor
@@ -137,11 +137,11 @@ class Sweep:
         return bool((steps <= 0).all() or (steps >= 0).all())
 
 
-def sweep(moments: DifferenceMoments, prior: FilterPrior, number: int, points: int = 100) -> Sweep:
+def sweep(moments: DifferenceMoments, prior: FilterPrior, number: int, points: int = 100) -> LengthscaleSweep:
     """κ of one block over lengthscales from 0.01 to 100, at its own variance."""
     lengths = torch.logspace(-2, 2, points, dtype=torch.float64)
     logs = prior.log_lengthscale.detach().repeat(points, 1)
     logs[:, number] = lengths.log()
     coefficients = torch.stack([replace(prior, log_lengthscale=row).coefficients(number) for row in logs])
     variances = (coefficients.detach() @ moments.variances[number]).mT  # (differences, points)
-    return Sweep(lengths, expected_tv(moments.means[:, None], variances))
+    return LengthscaleSweep(lengths, expected_tv(moments.means[:, None], variances))

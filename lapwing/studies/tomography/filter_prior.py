@@ -25,7 +25,7 @@ NUMBERED = ("down", "skip", "up")  # parts of a U-Net that have a block per scal
 
 @final
 @dataclass(frozen=True)
-class Block:
+class FilterBlock:
     """Filters that share a prior, and where they stand among the random weights."""
 
     name: str
@@ -51,7 +51,7 @@ class Block:
             first += stop - start
 
 
-def blocks_of(model: nn.Module) -> tuple[Block, ...]:
+def blocks_of(model: nn.Module) -> tuple[FilterBlock, ...]:
     """The blocks of a U-Net, over the flat vector of its filters in their own order.
 
     >>> from lapwing.studies.tomography import UNet
@@ -69,7 +69,7 @@ def blocks_of(model: nn.Module) -> tuple[Block, ...]:
             raise ValueError(f"{name} has shape {tuple(shape)}: a block must have square filters of one size")
         spans.append((start, start + shape.numel()))
         start += shape.numel()
-    return tuple(Block(name, side, tuple(spans)) for name, (side, spans) in found.items())
+    return tuple(FilterBlock(name, side, tuple(spans)) for name, (side, spans) in found.items())
 
 
 def is_filter(model: nn.Module) -> Callable[[str], bool]:
@@ -104,12 +104,12 @@ def correlations(side: int, log_lengthscale: Tensor) -> Tensor:  # () -> (classe
 class FilterPrior:
     """Variances and lengthscales of all blocks, as logarithms; a lengthscale of a 1 × 1 block means nothing."""
 
-    blocks: tuple[Block, ...]
+    blocks: tuple[FilterBlock, ...]
     log_variance: Tensor  # (blocks,)
     log_lengthscale: Tensor  # (blocks,)
 
     @staticmethod
-    def start(blocks: Sequence[Block], variance: float = 1.0, lengthscale: float = 0.1) -> FilterPrior:
+    def start(blocks: Sequence[FilterBlock], variance: float = 1.0, lengthscale: float = 0.1) -> FilterPrior:
         """One variance and one lengthscale for all."""
         if not (variance > 0 and lengthscale > 0):
             raise ValueError(f"variance is {variance} and lengthscale {lengthscale}: both must be positive")
@@ -117,7 +117,7 @@ class FilterPrior:
         return FilterPrior(tuple(blocks), ones * math.log(variance), ones * math.log(lengthscale))
 
     @staticmethod
-    def typical(blocks: Sequence[Block], weights: Tensor, lengthscale: float = 0.1) -> FilterPrior:
+    def typical(blocks: Sequence[FilterBlock], weights: Tensor, lengthscale: float = 0.1) -> FilterPrior:
         """The variances under which these weights (p,) are typical, block by block: where a search is best begun."""
         found = FilterPrior.start(blocks, 1.0, lengthscale)
         squares = torch.stack([block.of(weights).double().square().mean() for block in blocks])
@@ -163,7 +163,7 @@ class FilterPrior:
 class FilterRoot(LinearOperator):
     """A block-diagonal operator that multiplies every filter of a block by the same small matrix."""
 
-    blocks: tuple[Block, ...]
+    blocks: tuple[FilterBlock, ...]
     factors: tuple[Tensor, ...]  # (taps, taps) each
     size: int
 

@@ -16,7 +16,7 @@ from lapwing.network.batches import Inputs
 from lapwing.network.jacobian import CHUNK, Jacobian, Network, Plan
 from lapwing.runtime.memory import check_memory
 from lapwing.studies.tomography.deep_image_prior import Reconstruction
-from lapwing.studies.tomography.filter_prior import Block, FilterPrior, blocks_of, is_filter
+from lapwing.studies.tomography.filter_prior import FilterBlock, FilterPrior, blocks_of, is_filter
 from lapwing.studies.tomography.scanning.projector import Projector
 
 
@@ -31,7 +31,7 @@ class Linearised:
     reconstruction: Reconstruction
     jacobian: LinearOperator  # (size², p)
     weights: Tensor = field(repr=False)  # (p,), w̄
-    blocks: tuple[Block, ...]
+    blocks: tuple[FilterBlock, ...]
     shift: Tensor = field(repr=False)  # (size²,), J w̄
     targets: Tensor = field(repr=False)  # (n,)
 

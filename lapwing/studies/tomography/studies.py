@@ -10,7 +10,7 @@ from typing import Literal, final
 from torch import Tensor
 
 from lapwing.runtime.progress import Report, reporter
-from lapwing.studies.tomography.baselines import Sampled, dropout_image_prior, unit_log_density
+from lapwing.studies.tomography.baselines import SampledImages, dropout_image_prior, unit_log_density
 from lapwing.studies.tomography.classical import cgls, fbp, tv
 from lapwing.studies.tomography.deep_image_prior import Reconstruction, Settings, deep_image_prior
 from lapwing.studies.tomography.expected_tv import TvPredCp, difference_moments
@@ -53,7 +53,7 @@ class Study:
     reconstruction: Reconstruction
     tuned: TypeII
     posterior: ImagePosterior
-    dropout: Sampled | None
+    dropout: SampledImages | None
     floor: float  # added to every variance of a test density
     seconds: dict[str, float]
 

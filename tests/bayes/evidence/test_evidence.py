@@ -154,7 +154,7 @@ def test_exactly_fitted_targets_stop_at_the_noise_floor_and_say_so():
 
 
 def test_effective_dimension_from_draws_is_unbiased_with_the_stated_spread():
-    """Check A-6: function space, weight space and their combination."""
+    """Function space, weight space and their combination."""
     data, draws = linear(120, 1, 30, seed=9), 20_000
     posterior = infer(LinearModel(data.features, data.targets, Gaussian(2.0)), prior=Isotropic(3.0), draws=draws)
     k = posterior.gaussian.whitened.values

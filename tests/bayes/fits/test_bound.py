@@ -10,8 +10,8 @@ from torch import Tensor
 import lapwing as lw
 from lapwing.bayes.fits import bound as bounds
 from lapwing.bayes.fits.bound import Ascent, Search
+from lapwing.bayes.fits.bound_search import BoundSearch
 from lapwing.bayes.fits.newton import NewtonSteps
-from lapwing.bayes.fits.variational import BoundSearch
 from tests.bayes.fits.labelled import Labelled, average, bound, labelled, log_evidence, normal, outputs
 
 PRECISION = 0.7

@@ -7,7 +7,7 @@ from torch import Tensor
 import lapwing as lw
 from lapwing.bayes.fits import columns
 from lapwing.bayes.fits.columns import pivoted, reduced
-from lapwing.bayes.fits.designs import Stored
+from lapwing.bayes.fits.designs import StoredDesign
 from lapwing.bayes.fits.newton import NewtonSteps
 from tests.bayes.fits.labelled import LIKELIHOODS, Labelled, labelled, normal
 
@@ -90,8 +90,8 @@ class TestUnderTheBound:
         found = inferred(of)
         assert found.gaussian.fit.search.columns.basis is not None
         monkeypatch.setattr(
-            "lapwing.bayes.fits.variational.reduced",
-            lambda F, k: columns.Reduced(Stored(F.reshape(-1, k, F.shape[1])), None, None),
+            "lapwing.bayes.fits.bound_search.reduced",
+            lambda F, k: columns.Reduced(StoredDesign(F.reshape(-1, k, F.shape[1])), None, None),
         )
         whole = inferred(of)
         assert found.log_evidence.value == pytest.approx(float(whole.log_evidence.value), abs=1e-9)

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 import lapwing as lw
-from lapwing.bayes.fits.designs import Design, PerContrast, Stored
+from lapwing.bayes.fits.designs import Design, PerContrast, StoredDesign
 from lapwing.bayes.fits.loss import PerOutput
 from lapwing.bayes.fits.newton import NewtonSteps
 from lapwing.linalg.operators import Dense
@@ -13,11 +13,11 @@ from tests.bayes.fits.labelled import normal
 
 N, K, D, FIXED = 11, 3, 5, 2
 DESIGNS = {
-    "stored": lambda: Stored(normal(N, K, 7, seed=1)),
+    "stored": lambda: StoredDesign(normal(N, K, 7, seed=1)),
     "per contrast": lambda: PerContrast(normal(N, D, seed=2), K),
 }
 FURTHER = {
-    "stored": lambda: Stored(normal(N, K, 4, seed=3)),
+    "stored": lambda: StoredDesign(normal(N, K, 4, seed=3)),
     "per contrast": lambda: PerContrast(normal(N, FIXED, seed=4), K),
 }
 
@@ -78,7 +78,7 @@ def test_features_that_classes_share_are_the_same_model(intercept, tmp_path):
     ]
     one, other = of_both
     assert isinstance(one.gaussian.fit.search.rows.free, PerContrast)
-    assert isinstance(other.gaussian.fit.search.rows.free, Stored)
+    assert isinstance(other.gaussian.fit.search.rows.free, StoredDesign)
     assert float(one.log_evidence.value) == pytest.approx(float(other.log_evidence.value), abs=1e-9)
     # a gap of 1e-12 nats is a millionth of a standard deviation
     torch.testing.assert_close(one.mean, other.mean, rtol=0, atol=3e-6)

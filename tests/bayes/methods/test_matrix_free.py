@@ -154,7 +154,7 @@ def test_draws_have_the_posterior_covariance():
 
 
 def test_three_samplers_share_one_covariance(generator):
-    """Check M-6: perturb-and-solve, the Lanczos inverse square root, and eigenpairs with the prior outside them."""
+    """Perturb-and-solve, the Lanczos inverse square root, and eigenpairs with the prior outside them."""
     data, n = linear(20, 1, 31, seed=8), 6000
     posterior = infer(LinearModel(data.features, data.targets, Gaussian(1.0)), prior=Isotropic(0.5), draws=n)
     precision = Dense(data.features).T @ Dense(data.features) + Diagonal(torch.full((31,), 0.5, dtype=torch.float64))
@@ -250,7 +250,7 @@ def test_stochastic_gradients_reach_the_exact_draws(objective):
 
 
 def test_all_methods_agree_path_by_path():
-    """Check A-8: primal and dual decomposition, primal and dual Krylov, conjugate gradients; the same noise."""
+    """Primal and dual decomposition, primal and dual Krylov, conjugate gradients; the same noise."""
     for data in (MEDIUM, WIDER):
         model = LinearModel(data.features, data.targets, Gaussian(1.2))
         methods = [Exact("primal"), Exact("dual"), Krylov(rtol=1e-8), CG(rtol=1e-10), CG(rtol=1e-10, rank=30)]

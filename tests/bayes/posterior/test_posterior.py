@@ -87,7 +87,7 @@ def test_at_with_groups_and_noise_per_output():
 
 
 def test_draws_of_every_precision_have_its_covariance():
-    """Noise is reused when the precision moves (check A-9); fresh samples are independent of it."""
+    """Noise is reused when the precision moves; fresh samples are independent of it."""
     data = linear(60, 1, 6, seed=8)
     posterior = infer(LinearModel(data.features, data.targets, Gaussian(1.2)), prior=Isotropic(0.7), draws=20_000)
     for at in (posterior, posterior.at(precision=25.0, noise_std=3.0)):
@@ -96,7 +96,7 @@ def test_draws_of_every_precision_have_its_covariance():
 
 
 def test_correlated_noise_within_a_datum_by_whitening_blocks():
-    """Check A-1: n = 300, m = 2, d = 40, a random noise precision matrix per datum, 4,000 draws."""
+    """With n = 300, m = 2, d = 40, a random noise precision matrix per datum, 4,000 draws."""
     generator = torch.Generator().manual_seed(12)
     n, m, d, draws = 300, 2, 40, 4000
     features = torch.randn(n * m, d, generator=generator, dtype=torch.float64)

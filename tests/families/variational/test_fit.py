@@ -10,7 +10,7 @@ from torch import Generator, nn
 from lapwing.bayes.likelihoods import Bernoulli, Categorical, Gaussian
 from lapwing.families import variational
 from lapwing.families.variational import Balanced, BayesByBackprop, Cold, NaturalGradient, fit
-from lapwing.families.variational.fitting import _Plan
+from lapwing.families.variational.fitting import _VariationalPlan
 from lapwing.families.variational.mean_field import LOG_STD, MeanField
 from lapwing.families.variational.temperature import Heat
 from lapwing.network.shuffling import Source
@@ -42,7 +42,7 @@ def conjugate(copies):
     "method", [BayesByBackprop(0.03), NaturalGradient("ivon", 0.2, curvature_decay=0.999, initial_curvature=1.0)]
 )
 def test_the_conjugate_posterior_is_found(method):
-    """E-3. Noise at the layer is averaged over 24 × 400 data; IVON has one draw a step, so it averages over steps."""
+    """Noise at the layer is averaged over 24 × 400 data; IVON has one draw a step, so it averages over steps."""
     backprop = isinstance(method, BayesByBackprop)
     data, temperature, mean, std = conjugate(400 if backprop else 1)
     posterior = fit(
@@ -57,14 +57,14 @@ def test_the_conjugate_posterior_is_found(method):
 def plan_for(model, data, likelihood, samples=1, dataset_size=None):
     source = Source.of(data)
     network = MeanField.of(model, data[0])
-    return _Plan(
+    return _VariationalPlan(
         network, source, likelihood, BayesByBackprop(0.0), 1, 7, samples, dataset_size or source.size, None, 2, 0
     ), network  # fmt: skip
 
 
 @pytest.mark.parametrize("total", [None, 90])
 def test_batches_give_an_unbiased_estimate_of_the_whole(total):
-    """E-4: −ELBO / p. Losses of batches, weighted by their data, average to the loss of all, whatever the batches.
+    """−ELBO / p. Losses of batches, weighted by their data, average to the loss of all, whatever the batches.
 
     Standard deviations of e⁻³⁰ leave no noise, so the average is exact; the formula is written out beside it.
     """
@@ -89,7 +89,7 @@ def test_the_stochastic_elbo_is_unbiased_with_noise_at_the_layers_and_in_the_wei
     posterior = fit(mlp(), (x, y), Gaussian(0.3), temperature=1.0, epochs=30, initial_std=0.3, **QUIET)
     found = []
     for local in ("exact", "nowhere"):
-        plan = _Plan(
+        plan = _VariationalPlan(
             posterior.network, Source.of((x, y)), Gaussian(0.3), BayesByBackprop(0.0, local), 1, 30, 1, 30, None, 2, 0
         )
         learner, generator = plan._learner(posterior.values, Heat(1.0, 30)), Generator().manual_seed(1)

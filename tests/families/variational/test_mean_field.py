@@ -10,7 +10,7 @@ from torch.nn.utils import parametrizations
 
 from lapwing.bayes.likelihoods import Gaussian
 from lapwing.families.variational import BayesByBackprop
-from lapwing.families.variational.fitting import _Plan
+from lapwing.families.variational.fitting import _VariationalPlan
 from lapwing.families.variational.mean_field import LOG_STD, MeanField
 from lapwing.families.variational.methods import at_layers
 from lapwing.families.variational.temperature import Heat
@@ -132,7 +132,9 @@ def test_gradients_by_hand_are_those_of_autograd(local):
     model.unused = nn.Parameter(normals(2, 5, seed=8))
     network = MeanField.of(model, x, prior_variance=0.4)
     start = values_of(network)
-    plan = _Plan(network, Source.of((x, y)), Gaussian(0.3), BayesByBackprop(0.01, local), 1, 6, 2, 50, None, 2, 0)
+    plan = _VariationalPlan(
+        network, Source.of((x, y)), Gaussian(0.3), BayesByBackprop(0.01, local), 1, 6, 2, 50, None, 2, 0
+    )
     learner = plan._learner(start, Heat(1.7, 50))
     loss = learner.step(x, y, Generator().manual_seed(3), 0.0)
 

@@ -170,7 +170,7 @@ def test_natural_gradients_reach_the_elbo_of_backprop_in_half_the_epochs(digits,
 
 @pytest.mark.slow
 def test_digits_collapse_at_temperature_one_and_not_when_balanced(digits):
-    """E-5: accuracy at η = 1 falls with the width; the best τ is the same within one step of the grid."""
+    """Accuracy at η = 1 falls with the width; the best τ is the same within one step of the grid."""
     from lapwing.families.variational import held_out, tune_temperature
 
     x, y = digits

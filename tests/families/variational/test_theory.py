@@ -1,4 +1,4 @@
-"""Exact moments, and checks E-1, E-2 and E-6 of the theory of wide mean-field networks."""
+"""Exact moments, and the theory of wide mean-field networks."""
 
 import math
 
@@ -62,7 +62,7 @@ def test_moments_have_the_right_gradients(moments):
 
 @pytest.mark.parametrize("activation", ["relu", "erf"])
 def test_expected_loss_and_divergence_agree_with_draws(activation, generator):
-    """E-6: the exact ELBO lies within three standard errors of one from draws of the weights."""
+    """The exact ELBO lies within three standard errors of one from draws of the weights."""
     neurons, (x, y) = some_neurons(activation=activation), some_data()
     draws, std = 100_000, neurons.log_std.exp()
     w = neurons.mean + std * torch.randn(draws, *neurons.mean.shape, generator=generator, dtype=torch.float64)
@@ -79,7 +79,7 @@ def test_expected_loss_and_divergence_agree_with_draws(activation, generator):
 
 @pytest.mark.parametrize("activation", ["relu", "erf"])
 def test_the_gap_is_its_formula_and_within_the_bound(activation):
-    """E-2, for every width: ELBO − F̃ = −(1/2N) Σ v̄, at most C p / N with a C that knows nothing of N."""
+    """For every width: ELBO − F̃ = −(1/2N) Σ v̄, at most C p / N with a C that knows nothing of N."""
     x, y = some_data()
     for count in (2, 9, 40):
         neurons = some_neurons(count, activation=activation)
@@ -104,7 +104,7 @@ def optimum(count, temperature):
 
 
 def test_at_temperature_one_the_posterior_collapses_to_the_prior():
-    """E-1: the total divergence falls as 1/N, and the fit with it."""
+    """The total divergence falls as 1/N, and the fit with it."""
     x, y = regression()
     found = [optimum(count, 1.0) for count in WIDTHS]
     divergence = [float(neurons.divergence().sum()) for neurons in found]
@@ -120,7 +120,7 @@ def test_at_temperature_one_the_posterior_collapses_to_the_prior():
 
 
 def test_balanced_the_divergence_of_a_neuron_stays_the_same():
-    """E-1: at η = 0.01 p / N a neuron learns as much at every width, and the data are fitted at every width.
+    """At η = 0.01 p / N a neuron learns as much at every width, and the data are fitted at every width.
 
     The reference figures, 3.93, 3.74, 3.68, tending to 3.673 with a loss of 1.661, are near the maximum; a maximum has no smaller ELBO.
     """

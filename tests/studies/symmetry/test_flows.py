@@ -25,7 +25,7 @@ def flow(group: Affine, seed: int = 0, strength: float = 0.15, **options) -> Pos
 
 
 @pytest.mark.parametrize("shape", ["spline", "gaussian"])
-def test_g4_a_density_over_angles_integrates_to_one(shape):
+def test_a_density_over_angles_integrates_to_one(shape):
     poses = flow(TURNS, shape=shape)
     if shape == "gaussian":  # narrow, so that its mass lies within one turn
         with torch.no_grad():
@@ -37,7 +37,7 @@ def test_g4_a_density_over_angles_integrates_to_one(shape):
     assert torch.allclose(density.mean(0) * 2 * math.pi, torch.ones(3).double(), atol=1e-3)
 
 
-def test_g4_a_density_over_angles_and_scales_integrates_to_one():
+def test_a_density_over_angles_and_scales_integrates_to_one():
     poses = flow(Affine.of(rotation=math.pi, scale=0.3))
     turns = (torch.arange(160).double() + 0.5) / 160 * 2 * math.pi - math.pi
     scales = ((torch.arange(500).double() + 0.5) / 500 * 2 - 1) * 8 * 0.3
@@ -48,7 +48,7 @@ def test_g4_a_density_over_angles_and_scales_integrates_to_one():
 
 
 @pytest.mark.parametrize("group", [TURNS, MIXED], ids=["circle", "mixed"])
-def test_g4_inverse_undoes_forward(group):
+def test_inverse_undoes_forward(group):
     poses = flow(group)
     context = poses.context(PICTURES)
     angles = torch.tensor([[-3.1], [0.2], [2.9]]).double()
@@ -90,7 +90,7 @@ def test_draws_are_the_same_for_a_seed_and_leave_the_global_state():
     assert first.requires_grad
 
 
-def test_g5_flows_of_one_base_and_other_splines_differ():
+def test_flows_of_one_base_and_other_splines_differ():
     q, p = flow(TURNS, seed=0, strength=0.25), flow(TURNS, seed=1, strength=0.25)
     with torch.no_grad():
         drawn = q.draw(PICTURES, 2000, torch.Generator().manual_seed(0))[:, 0]

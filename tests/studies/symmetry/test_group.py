@@ -39,7 +39,7 @@ def drawn(group: Affine, count: int = 7, seed: int = 0) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("names", FAMILIES, ids="+".join)
-def test_g1_closed_forms_are_the_matrix_exponential(names):
+def test_closed_forms_are_the_matrix_exponential(names):
     group = group_of(names)
     eta = torch.cat([drawn(group), torch.zeros(1, len(group)).double(), 1e-3 * drawn(group, 2, 1)])
     for one, found in zip(eta, group.matrix(eta), strict=True):
@@ -47,7 +47,7 @@ def test_g1_closed_forms_are_the_matrix_exponential(names):
         assert torch.allclose(found, torch.from_numpy(expm(dense)), rtol=0, atol=1e-13)
 
 
-def test_g1_rotation_translation_and_scale_by_hand():
+def test_rotation_translation_and_scale_by_hand():
     turn = WHOLE.matrix(torch.tensor([0.3]).double())
     assert torch.allclose(
         turn[:2, :2], torch.tensor([[math.cos(0.3), -math.sin(0.3)], [math.sin(0.3), math.cos(0.3)]]).double()
@@ -59,14 +59,14 @@ def test_g1_rotation_translation_and_scale_by_hand():
 
 
 @pytest.mark.parametrize("names", FAMILIES, ids="+".join)
-def test_g1_minus_eta_is_the_inverse(names):
+def test_minus_eta_is_the_inverse(names):
     group = group_of(names)
     eta = drawn(group)
     assert torch.allclose(group.inverse(eta) @ group.matrix(eta), torch.eye(3).double(), atol=1e-13)
 
 
 @pytest.mark.parametrize("size", [9, 15])
-def test_g1_four_quarter_turns_are_the_identity(size):
+def test_four_quarter_turns_are_the_identity(size):
     image = torch.rand(2, 3, size, size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     quarter = WHOLE.matrix(torch.full((2, 1), math.pi / 2, dtype=torch.float64))
     found = image
@@ -76,7 +76,7 @@ def test_g1_four_quarter_turns_are_the_identity(size):
     assert torch.allclose(warp(image, quarter), torch.rot90(image, 1, (2, 3)), atol=1e-12)
 
 
-def test_g2_the_map_applied_first_stands_on_the_left():
+def test_the_map_applied_first_stands_on_the_left():
     image = smooth(257)
     first, second = Affine.of(rotation=1), Affine.of(shift_x=1, shift_y=1)
     a = first.matrix(torch.tensor([[0.6]]).double())

@@ -61,7 +61,7 @@ def tiny():
     return SymmetryModel(Affine.of(rotation=math.pi, scale=0.2), TINY).fit(images[:40], progress=False), images[:40]
 
 
-def test_g3_averaging_over_more_rotations_is_more_invariant():
+def test_averaging_over_more_rotations_is_more_invariant():
     images = smooth(33, seed=4)
     network = seeded(
         3,
@@ -79,17 +79,17 @@ def test_g3_averaging_over_more_rotations_is_more_invariant():
     assert spread[2] < 0.01
 
 
-def test_g6_prototypes_of_one_orbit_are_alike(models, data):
+def test_prototypes_of_one_orbit_are_alike(models, data):
     images, labels = data
     assert orbit_ratio(models[0], rotated(images, 45, seed=1)[0], labels) < 0.3
     assert orbit_ratio(models[0], images, labels, 0) < 1e-12  # copies that are not turned
 
 
-def test_g6_inferred_angles_follow_applied_ones(models, data):
+def test_inferred_angles_follow_applied_ones(models, data):
     assert turns(models[0], rotated(data[0], 45, seed=1)[0], 45).correlation > 0.9
 
 
-def test_g6_data_that_are_turned_further_have_wider_poses(models):
+def test_data_that_are_turned_further_have_wider_poses(models):
     found = [math.degrees(models[1][degrees].extent()["rotation"].value) for degrees in RANGES]
     assert sorted(found) == found
     assert found[0] < 15
@@ -115,7 +115,7 @@ def upside_down(bars, models):
 
 
 @pytest.mark.slow
-def test_g7_what_looks_alike_upside_down_has_two_poses(upside_down, bars):
+def test_what_looks_alike_upside_down_has_two_poses(upside_down, bars):
     images, kinds = bars
     _, density = density_of_angle(upside_down, upside_down.prototype(images), 361)
     bar, two = density[kinds == 0].mean(0), density[kinds == 1]
@@ -128,7 +128,7 @@ def test_g7_what_looks_alike_upside_down_has_two_poses(upside_down, bars):
 
 
 @pytest.mark.slow
-def test_g7_a_gaussian_cannot_have_two_poses(upside_down, bars):
+def test_a_gaussian_cannot_have_two_poses(upside_down, bars):
     images, kinds = bars
     gaussian = SymmetryModel(WHOLE, small(shape="gaussian"))
     gaussian = gaussian.fit(images, poser=upside_down.found.bound.poser, progress=False)
@@ -138,7 +138,7 @@ def test_g7_a_gaussian_cannot_have_two_poses(upside_down, bars):
 
 
 @pytest.mark.slow
-def test_g7_one_density_for_all_prototypes_is_worse(upside_down, bars):
+def test_one_density_for_all_prototypes_is_worse(upside_down, bars):
     images, kinds = bars
     alone = SymmetryModel(WHOLE, small(conditional=False))
     alone = alone.fit(images, poser=upside_down.found.bound.poser, progress=False)
@@ -147,7 +147,7 @@ def test_g7_one_density_for_all_prototypes_is_worse(upside_down, bars):
     assert widths(alone, images[kinds == 1][:50]).median() > 2 * widths(upside_down, images[kinds == 1][:50]).median()
 
 
-def test_g7_a_network_that_saw_a_part_of_the_group_splits_prototypes(models, data):
+def test_a_network_that_saw_a_part_of_the_group_splits_prototypes(models, data):
     images, labels = rotated(data[0], 45, seed=1)[0], data[1]
     settings = replace(small(), inference=Training(60, learning_rate=2e-3), poses=Training(5))
     narrow = SymmetryModel(Affine.of(rotation=math.radians(10)), settings).fit(images, progress=False)

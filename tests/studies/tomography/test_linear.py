@@ -53,7 +53,7 @@ def test_the_prior_is_the_one_written_out(parts, generator):
     check_covariance(prior.draw(Noise(0), 4000)[few], S[few, few])
 
 
-def test_p2_three_forms_of_the_evidence_are_equal(parts):
+def test_three_forms_of_the_evidence_are_equal(parts):
     linear, prior, J, S, A, _ = parts
     phi, t, n = A @ J, linear.targets, len(A)
     yy = phi @ S @ phi.mT + NOISE**2 * torch.eye(n).double()
@@ -75,7 +75,7 @@ def test_p2_three_forms_of_the_evidence_are_equal(parts):
     assert float(dual) == pytest.approx(float(of_data), rel=1e-4)
 
 
-def test_p2_also_with_more_data_than_pixels():
+def test_also_with_more_data_than_pixels():
     linear = problems.linear(angles=9)
     prior, A = problems.prior(linear.blocks), linear.projector.operator.dense()
     assert len(A) > linear.projector.size**2
@@ -117,7 +117,7 @@ def test_standard_deviation_and_mean_are_the_closed_form(parts, store):
     assert torch.equal(found.mean, linear.reconstruction.image)
 
 
-def test_p3_matheron_draws_have_the_posterior_covariance(parts):
+def test_matheron_draws_have_the_posterior_covariance(parts):
     linear, prior, covariance = parts[0], parts[1], parts[5]
     kept = covariance.diagonal() > 1e-8 * covariance.diagonal().max()
     for store, method, draws in ((True, None, 2000), (False, Krylov(rtol=1e-3), 150)):

@@ -38,7 +38,7 @@ def test_entries_are_lengths_of_rays_in_pixels(geometry):
         assert abs(matrix[ray] - expected).max() <= 2 * step  # a pixel gains or loses at most a step at either end
 
 
-def test_p1_adjoint_is_exact(generator):
+def test_adjoint_is_exact(generator):
     for geometry in (ParallelBeam(SKEW, 9), FanBeam.spread(5, 6)):
         A = projector(geometry, 6)
         check_operator(A.operator, A.operator.dense(), generator)

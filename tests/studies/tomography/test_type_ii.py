@@ -19,7 +19,7 @@ from lapwing.studies.tomography import (
     simulate,
     sweep,
 )
-from lapwing.studies.tomography.expected_tv import DifferenceMoments, Sweep
+from lapwing.studies.tomography.expected_tv import DifferenceMoments, LengthscaleSweep
 from lapwing.studies.tomography.studies import Plan, study
 from lapwing.studies.tomography.type_ii.exact import ExactEvidence, exact
 from lapwing.studies.tomography.type_ii.matrix_free import MatrixFree, Probes, gradient, matrix_free, system
@@ -65,7 +65,7 @@ def integrated_kappa(linear, prior):
     return float(torch.trapezoid((means[:, None] + std[:, None] * z).abs() * density, z).sum())
 
 
-def test_p5_expected_tv_and_its_derivatives(parts, generator):
+def test_expected_tv_and_its_derivatives(parts, generator):
     linear, prior, moments = parts
     normals = torch.randn(9 * 4 * 5 + 9 * 5 * 5, 40_000, generator=generator, dtype=torch.float64)
     value, error = sampled_kappa(linear, prior, normals)
@@ -88,7 +88,7 @@ def test_p5_expected_tv_and_its_derivatives(parts, generator):
     assert float(curvature[BLOCK]) == pytest.approx((values[2] - 2 * values[1] + values[0]) / fine**2, rel=1e-4)
 
 
-def test_p6_the_hyperprior_is_a_density(parts):
+def test_the_hyperprior_is_a_density(parts):
     _, prior, moments = parts
     seen = sweep(moments, prior, BLOCK)
     assert seen.monotone
@@ -113,9 +113,9 @@ def test_the_two_scalings_are_as_they_say(parts):
     assert at(TvPredCp.weighted(40, 0.01)) == pytest.approx(plain + float(0.6 * kappa) + math.log(0.4))
 
 
-def test_p6_a_sweep_that_turns_is_left_out_and_said(parts):
+def test_a_sweep_that_turns_is_left_out_and_said(parts):
     _, prior, moments = parts
-    assert not Sweep(torch.arange(3.0), torch.tensor([1.0, 2.0, 1.5])).monotone
+    assert not LengthscaleSweep(torch.arange(3.0), torch.tensor([1.0, 2.0, 1.5])).monotone
     turning = torch.zeros(6, 1).double()
     turning[[0, 1, 5], 0] = torch.tensor([1.0, 0.5, -1.0]).double()
     variances = list(moments.variances)
@@ -138,7 +138,7 @@ def test_moments_by_random_signs_are_those_of_the_jacobian(parts):
 
 
 @pytest.mark.parametrize("evidence_at", ["mode", "weights"])
-def test_p4_estimated_gradients_are_the_exact_ones(parts, generator, evidence_at):
+def test_estimated_gradients_are_the_exact_ones(parts, generator, evidence_at):
     linear, prior, _ = parts
     parameters = Parameters(prior, None)
     vector = parameters.pack(0.04).requires_grad_()
@@ -170,7 +170,7 @@ def test_exact_gradients_are_those_of_differences(evidence_at, angles):
         assert float(slope) == pytest.approx((ahead - behind) / (2 * step), rel=1e-5, abs=1e-6)
 
 
-def test_p8_a_preconditioner_saves_two_thirds_of_the_steps(generator):
+def test_a_preconditioner_saves_two_thirds_of_the_steps(generator):
     linear = problems.linear(angles=9)
     gram, operator = system(linear, problems.prior(linear.blocks), 1e-4)
     b = torch.randn(len(linear.targets), 3, generator=generator, dtype=torch.float64)
@@ -219,7 +219,7 @@ def test_the_matrix_free_search_comes_near_the_exact_one(parts):
 
 
 @pytest.mark.slow
-def test_p7_a_phantom_has_error_bars_that_hold():
+def test_a_phantom_has_error_bars_that_hold():
     truth = read_image("shepp-logan", 16)
     scan = simulate(truth, projector(ParallelBeam.spread(8, 16), 16), noise=0.05)
     settings = Settings((8, 8, 8), (4, 4), steps=1500, learning_rate=3e-3)

@@ -66,7 +66,7 @@ class Projector:
         """A x for a tensor that records gradients, in its own precision."""
         if isinstance(self._single, Tensor):
             return self._single.to(flat) @ flat
-        return _Product.apply(flat, self._single, self._single_transposed)
+        return _Projection.apply(flat, self._single, self._single_transposed)
 
     @cached_property
     def _single(self) -> Any:
@@ -79,7 +79,7 @@ class Projector:
         return scipy.sparse.csr_array(self._single.T)
 
 
-class _Product(torch.autograd.Function):
+class _Projection(torch.autograd.Function):
     """A sparse product of SciPy with its exact adjoint as gradient."""
 
     @staticmethod

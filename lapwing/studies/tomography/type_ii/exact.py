@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lapwing.linalg.operators import Dense, LinearOperator
 from lapwing.runtime.progress import Report, reporter
-from lapwing.studies.tomography.filter_prior import Block, FilterPrior, distances
+from lapwing.studies.tomography.filter_prior import FilterBlock, FilterPrior, distances
 from lapwing.studies.tomography.linear import Linearised, rows_through
 from lapwing.studies.tomography.type_ii.result import (
     EvidenceAt,
@@ -127,7 +127,7 @@ class ExactEvidence:
         ]).sum()  # fmt: skip
 
 
-def _grams(features: Tensor, block: Block) -> Tensor:  # (classes, m, m)
+def _grams(features: Tensor, block: FilterBlock) -> Tensor:  # (classes, m, m)
     """Φ_b (I ⊗ E) Φ_bᵀ for the pairs E of taps at each distance."""
     own = block.of(features.mT).permute(2, 0, 1)  # (m, filters, taps)
     flat = own.reshape(len(own), -1)

@@ -1,4 +1,4 @@
-"""An operator on another device, seen from main memory."""
+"""The Jacobian of a network on another device, seen from main memory."""
 
 from __future__ import annotations
 
