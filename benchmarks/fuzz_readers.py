@@ -197,7 +197,7 @@ def symmetry(folder: Path) -> tuple[list[bytes], Check]:
 
 def cifar(folder: Path) -> tuple[list[bytes], Check]:
     """A batch of CIFAR-10 as its authors give it."""
-    from benchmarks.data import images
+    from lapwing.studies.datasets import images
 
     del folder
     random = np.random.default_rng(0)
