@@ -314,3 +314,12 @@ def test_a_sampler_of_a_part_is_refused_and_a_subset_is_not():
     with pytest.raises(ValueError, match="reads 3 of 7 data.*Subset"):
         Source.of(DataLoader(data, batch_size=2, sampler=SubsetRandomSampler([0, 2, 4])))
     assert Source.of(DataLoader(Subset(data, [0, 2, 4]), batch_size=2, shuffle=True)).size == 3
+
+
+def test_tensors_in_memory_are_not_copied():
+    x, y = problem()
+    source = Source.of((x, y))
+    x[0], y[0] = 7.0, 8.0
+    batch = source.first(3)
+    assert torch.equal(batch.inputs, x[:3])
+    assert torch.equal(batch.targets, y[:3])

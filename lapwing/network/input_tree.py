@@ -156,7 +156,9 @@ def as_inputs(inputs: Any) -> Sample:
 
 
 def joined(parts: list[Sample]) -> Sample:
-    """Inputs of several batches after each other."""
+    """Inputs of several batches after each other; those of one as they are."""
+    if len(parts) == 1:
+        return parts[0]
     if isinstance(parts[0], Tensor):
         return torch.cat(parts)  # type: ignore[arg-type]
     trees = [part.parts for part in parts if isinstance(part, InputTree)]

@@ -95,9 +95,10 @@ def _as_tensors(data: Any) -> Any:
 def _in_memory(batches: list[Batch]) -> Source:
     if not sum(len(batch.inputs) for batch in batches):
         raise ValueError("the data are empty: at least one pair of inputs and targets is needed")
-    inputs, targets = joined([batch.inputs for batch in batches]), torch.cat([_targets(batch) for batch in batches])
+    inputs = joined([batch.inputs for batch in batches])
+    targets = _joined([_targets(batch) for batch in batches])
     given = [batch.weights for batch in batches if batch.weights is not None]
-    weights = torch.cat(given) if given else None
+    weights = _joined(given) if given else None
     for part in (*leaves(inputs).values(), targets):
         if part.is_floating_point() and not bool(part.isfinite().all()):
             raise ValueError("the data contain NaN or infinite values: remove or impute them first")
@@ -106,6 +107,10 @@ def _in_memory(batches: list[Batch]) -> Source:
         return (Batch(inputs[at], targets[at], None if weights is None else weights[at]) for at in order)
 
     return Source(len(inputs), fetch)
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _targets(batch: Batch) -> Tensor:
