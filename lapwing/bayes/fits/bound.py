@@ -362,7 +362,7 @@ def from_near(rows: ContrastRows, near: Ascent, log_precision: float, tol: float
     at = near.at
     change = exp(at.log_precision - log_precision)
     starts = [
-        search.at(log_precision, at.mean, at.curvature),
+        search.moved(at, log_precision),
         search.at(log_precision, at.mean / change**0.5, at.curvature * change),
     ]
     known = [one for one in starts if one is not None] or [search.start(log_precision)]

@@ -164,7 +164,8 @@ class BoundSearch:
     ) -> Callable[[float], tuple[Tensor, Tensor]] | None:
         """Mean (n, c) and covariance (n, c, c) of outputs of other features, as a function of the precision.
 
-        Every precision takes a search of its own, and no decomposition. None where some weights have another precision.
+        Every precision takes a search of its own, from the nearest that was asked for before, and no decomposition.
+        None where some weights have another precision.
         """
         if len(self.prior.precision) > 1:
             return None
@@ -175,8 +176,12 @@ class BoundSearch:
         within = inside.reshape(-1, c, inside.shape[1])
         outside = prior @ prior.mT - within @ within.mT
 
+        known = [near]
+
         def at(precision: float) -> tuple[Tensor, Tensor]:
-            found = bound.from_near(self.rows, near, log(precision), ROUGH, ROUGH_STEPS).at
+            nearest = min(known, key=lambda one: abs(one.at.log_precision - log(precision)))
+            known.append(bound.from_near(self.rows, nearest, log(precision), ROUGH, ROUGH_STEPS))
+            found = known[-1].at
             solved = torch.linalg.solve_triangular(found.factor, inside.mT, upper=False)
             parts = solved.reshape(len(solved), -1, c)
             covariance = (torch.einsum("qnk,qnl->nkl", parts, parts) + outside) / precision
