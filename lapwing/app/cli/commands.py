@@ -315,7 +315,7 @@ def predict(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Predict new inputs with error bars."""
+    """Predict new inputs, with intervals or class probabilities."""
     with console.guarded(debug):
         import lapwing.app.recording as recording
         from lapwing.app.cli import predicting, running, tables
@@ -339,7 +339,7 @@ def predict(
 
 
 @app.command(
-    short_help="Check the error bars of a run on new data.",
+    short_help="Test the predictions of a run on new data.",
     epilog="Example: lapwing evaluate runs/train test.csv --ood other.csv",
 )
 def evaluate(
@@ -351,7 +351,7 @@ def evaluate(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Check the error bars of a run on new data; rewrites its record and page."""
+    """Test the predictions of a run on new data; rewrites its record and page."""
     with console.guarded(debug):
         import lapwing.app.report as report
         from lapwing.app.cli import running, tables

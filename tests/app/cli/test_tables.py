@@ -89,7 +89,7 @@ def test_a_table_of_numbers(lapwing, tmp_path, table):
     assert record.data.sizes == {"train": 90, "test": 90}
     assert record.evaluations[0].method("lapwing").metrics["RMSE"].value < 1.5
     assert record.influence.leverage.shape == (90,)
-    assert record.solve.tuned_by == "the evidence"
+    assert record.solve.tuned_by == "tuned by marginal likelihood"
     assert (out / "report.html").read_text().startswith("<!doctype html>")
     found = rows_of(out / "predictions.csv")
     assert list(found[0]) == ["row", "mean", "std", "epistemic_std", "lower_90", "upper_90"]
