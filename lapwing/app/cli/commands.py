@@ -274,7 +274,8 @@ def _words(record: Record) -> list[str]:
     import lapwing.app.report as report
 
     found = report.verdict(record)
-    lines = [found.headline, *(f"  {reason}" for reason in found.reasons)]
+    advice = [f"  Recommendation: {found.advice}"] if found.advice else []
+    lines = [found.headline, *advice, *(f"  {reason}" for reason in found.reasons)]
     for evaluation in record.evaluations:
         for one in evaluation.predictions:
             if one.metrics:

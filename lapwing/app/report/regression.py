@@ -25,7 +25,7 @@ def charts(record: Record) -> list[tuple[str, list[Html]]]:
     first = next((one for one in record.evaluations if one.targets is not None), None)
     if first is None:
         return []
-    unit, what = f" ({cut(record.data.unit, 10)})" if record.data.unit else "", cut(record.data.target or "target", 20)
+    unit, what = f" ({cut(record.data.unit, 10)})" if record.data.unit else "", cut(record.data.target or "target", 16)
     methods = [(one.method, first, one) for one in scores.ordered(first)]
     return [
         ("Are the intervals right?", [coverage(methods), errors(first)]),

@@ -43,8 +43,8 @@ def members(evaluation: Evaluation) -> Html:
         and apart.z >= 2
     ]
     says = (
-        f"Each network has a posterior of its own. By NLL, {len(worse)} of {len(evaluation.members)} are worse by "
-        "themselves than all together, beyond chance. Bold is ahead of all others beyond chance."
+        "Each network has a posterior of its own. Worse by itself than all together, by NLL and beyond chance: "
+        f"{len(worse)} of {len(evaluation.members)}. Bold is ahead of all others beyond chance."
     )
     return card("Each network by itself", whole, says=says, wide=True)
 
