@@ -37,7 +37,9 @@ class Scaled:
     >>> from lapwing.bayes.likelihoods import Categorical
     >>> from lapwing.families import point
     >>> x, labels = torch.tensor([[2.0, 0.0]]), torch.tensor([0])
-    >>> network = point.fit(torch.nn.Identity().eval(), (x, labels), Categorical())
+    >>> layer = torch.nn.Linear(2, 2, bias=False).eval()
+    >>> _ = torch.nn.init.eye_(layer.weight)
+    >>> network = point.fit(layer, (x, labels), Categorical())
     >>> [round(float(one.predict(x).probs[0, 0]), 4) for one in (network, Scaled(network, 2.0))]
     [0.8808, 0.7311]
     """

@@ -39,9 +39,9 @@ class Reliability:
     Examples
     --------
     >>> probs = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.4, 0.6]])
-    >>> table = reliability(probs, torch.tensor([0, 1, 1]), bins=5)
-    >>> table.counts.tolist(), table.accuracies.nan_to_num(-1).tolist()
-    ([0, 0, 0, 2, 1], [-1.0, -1.0, -1.0, 0.5, 1.0])
+    >>> table = reliability(probs, torch.tensor([0, 1, 1]), bins=2)
+    >>> table.counts.tolist(), round(table.ece, 4)
+    ([0, 3], 0.1)
     """
 
     edges: Tensor  # (bins + 1,); bin b holds confidences in (edges[b], edges[b + 1]], the first bin its lower edge too

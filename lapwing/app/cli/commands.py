@@ -198,7 +198,7 @@ def _fit_table(request: Any, folder: Path, table: str, json: bool, quiet: bool) 
     tables.save(run, record, folder)
     predictions = folder / f"predictions.{table}"
     shown = run.sets.get("test", run.train)
-    predicting.write(predictions, tables.predictions(run.estimator, shown.table))
+    predicting.write(predictions, tables.predictions(run.estimator, shown.table), shown.places)
     page = report.write(folder / "report.html", [record])
     paths = {"model": folder / tables.MODEL, "record": folder / "record.json", "predictions": predictions, "page": page}
     _say_written(record, folder, paths, before, json)
@@ -240,7 +240,8 @@ def _fit(request: Any, folder: Path, table: str, json: bool, quiet: bool) -> Non
         before = folders.put_aside(folder)
         recording.save(fitted, record, request, folder)
         predictions = folder / f"predictions.{table}"
-        predicting.write(predictions, predicting.columns(predicted, fitted.guess.classes))
+        places = recording.shown(fitted).places
+        predicting.write(predictions, predicting.columns(predicted, fitted.guess.classes), places)
         page = report.write(folder / "report.html", [record])
     paths = {"posterior": folder / "posterior.safetensors", "record": folder / "record.json"}
     paths |= {"predictions": predictions, "page": page}

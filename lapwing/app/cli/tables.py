@@ -46,6 +46,7 @@ class TableRows:
     source: str
     table: Table
     targets: np.ndarray | None  # (n,)
+    places: np.ndarray | None = None  # (n,), of these rows in their source, where they are a part of it
 
     def __len__(self) -> int:
         return len(self.table.numbers)
@@ -57,7 +58,7 @@ class TableRows:
             numbers=self.table.numbers[chosen],
             labels={place: [values[row] for row in chosen] for place, values in self.table.labels.items()},
         )
-        return TableRows(source, table, None if self.targets is None else self.targets[chosen])
+        return TableRows(source, table, None if self.targets is None else self.targets[chosen], chosen)
 
 
 @final
@@ -295,11 +296,7 @@ def _choices(run: TableRun, request: Request) -> tuple[records.Choice, ...]:
     ]
     asked = "as asked" if request.target else "the last column"
     return (
-        *(
-            [records.Choice("table", run.read_as, "as its line of names and its numbers have it")]
-            if run.read_as
-            else []
-        ),
+        *([records.Choice("table", run.read_as, "guessed from its first line and its numbers")] if run.read_as else []),
         records.Choice("estimator", type(run.estimator).__name__, run.why),
         records.Choice("target", f"column {run.target!r}", asked),
         *columns,

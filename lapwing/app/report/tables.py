@@ -217,7 +217,9 @@ def _scores(known: Sequence[tuple[str, Record, Evaluation]]) -> Html:
     main = {name: scores.main(first) for name, _, first in known}
     names = list(dict.fromkeys(metric for one in main.values() for metric in one.metrics))
     targets = np.asarray(known[0][2].targets)
-    alike = all(run.task == known[0][1].task and np.array_equal(first.targets, targets) for _, run, first in known)
+    alike = all(
+        run.task == known[0][1].task and np.array_equal(np.asarray(first.targets), targets) for _, run, first in known
+    )
     top = {metric: scores.winner(main, metric, targets) if alike else None for metric in names}
 
     def row(name: str, run: Record, first: Evaluation) -> tuple[Child, ...]:

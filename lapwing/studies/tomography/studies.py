@@ -94,6 +94,7 @@ class Study:
 
     Examples
     --------
+    >>> import torch
     >>> import lapwing.studies.tomography as ct
     >>> scan = ct.simulate(torch.eye(6), ct.projector(ct.ParallelBeam.spread(5, 6), 6))
     >>> plan = Plan(Settings((3, 3), (2,), steps=20), dropout=False, draws=4)
@@ -153,6 +154,7 @@ def tune(
 
     Examples
     --------
+    >>> import torch
     >>> import lapwing.studies.tomography as ct
     >>> scan = ct.simulate(torch.eye(6), ct.projector(ct.ParallelBeam.spread(5, 6), 6))
     >>> reconstruction = ct.deep_image_prior(scan, ct.Settings((3, 3), (2,), steps=20), progress=False)
@@ -203,6 +205,7 @@ def study(
 
     Examples
     --------
+    >>> import torch
     >>> import lapwing.studies.tomography as ct
     >>> scan = ct.simulate(torch.eye(6), ct.projector(ct.ParallelBeam.spread(5, 6), 6))
     >>> plan = Plan(Settings((3, 3), (2,), steps=20), dropout=False, draws=4)

@@ -58,6 +58,7 @@ def total_variation(image: Tensor) -> Tensor:  # (..., size, size) -> ()
 
     Examples
     --------
+    >>> import torch
     >>> float(total_variation(torch.tensor([[0.0, 1.0], [0.0, 3.0]])))
     6.0
     """
