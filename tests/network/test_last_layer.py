@@ -6,6 +6,7 @@ from torch import nn
 
 import lapwing as lw
 from lapwing.bayes.fits.loss import PerOutput
+from lapwing.bayes.methods import outputs
 from lapwing.linalg.operators import Dense
 from lapwing.network import last_layer
 from lapwing.network.jacobian import Jacobian
@@ -142,3 +143,18 @@ class TestPosteriors:
         torch.testing.assert_close(again.predict(new).probs, ours.predict(new).probs, rtol=0, atol=1e-6)
         more = ours.update((new, labels))
         assert bool(more.predict(new).log_prob(labels).mean() > ours.predict(new).log_prob(labels).mean())
+
+    @pytest.mark.parametrize("bias", [True, False])
+    def test_predictions_are_those_of_its_rows(self, bias, monkeypatch):
+        """By the covariance of the weights, and by products of rows with eigenvectors: 1e-9 of the prior's variance."""
+        model, (new, _) = network(bias=bias), data(5, n=7)
+        posterior = lw.fit(model, data(), lw.Categorical(), select=lw.last_layer(model), progress=False)
+        features = posterior.map.features(new)
+        one = posterior.uncertainty_at(features, posterior.outputs_at(features, new))
+        monkeypatch.setattr(outputs, "DENSE", 0)
+        other = posterior.uncertainty_at(features, posterior.outputs_at(features, new))
+        near = {"rtol": 1e-9, "atol": 1e-9 * float(other.prior_variance.max())}
+        torch.testing.assert_close(one.prior_variance, other.prior_variance, **near)
+        for part in ("variance", "covariance", "centred", "centred_prior"):
+            torch.testing.assert_close(getattr(one.spread, part), getattr(other.spread, part), **near)
+        torch.testing.assert_close(one.draws, other.draws, rtol=1e-9, atol=1e-9)

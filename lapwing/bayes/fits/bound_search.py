@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lapwing.bayes.evidence import Moments
 from lapwing.bayes.fits import bound
-from lapwing.bayes.fits.bound import Ascent, ContrastRows
+from lapwing.bayes.fits.bound import ALL, Ascent, ContrastRows, Data, Expected
 from lapwing.bayes.fits.columns import Given, Reduced, per_contrast, reduced
 from lapwing.bayes.fits.designs import StoredDesign
 from lapwing.bayes.fits.loss import PerOutput, stored_numbers
@@ -201,7 +201,7 @@ class BoundSearch:
         """How far the bound moves where it is averaged over other points: in nats."""
         found, rows = at.at, self.rows
         std = exp(-0.5 * found.log_precision)
-        again = _averages(self.model, FRESH)(rows.offset + std * found.outputs, std**2 * found.variances)
+        again = _averages(self.model, FRESH)(rows.offset + std * found.outputs, std**2 * found.variances, ALL)
         return abs(float(rows.weights @ again.log_density) - found.averages.log_density)
 
     def moments(self, at: Ascent) -> Moments:
@@ -299,21 +299,21 @@ def _weights(model: LinearModel) -> Tensor:  # (n,)
     return model.row_counts if is_alone(model) else model.weights.reshape(-1)
 
 
-def _averages(model: LinearModel, seed: int = 0) -> Callable[[Tensor, Tensor], Expectation]:
-    """E log p and its derivatives, of contrasts (n, k) with covariances (n, k, k)."""
+def _averages(model: LinearModel, seed: int = 0) -> Expected:
+    """E log p and its derivatives, of contrasts (n, k) with covariances (n, k, k) of some data."""
     of, targets = model.likelihood, model.targets
     if is_alone(model):
         flat = targets.reshape(-1)
 
-        def alone(mean: Tensor, covariance: Tensor) -> Expectation:
-            found = of.expected(mean[:, 0], covariance[:, 0, 0], flat)
+        def alone(mean: Tensor, covariance: Tensor, data: Data) -> Expectation:
+            found = of.expected(mean[:, 0], covariance[:, 0, 0], flat[data])
             return Expectation(found.log_density, found.gradient[:, None], found.curvature[:, None, None])
 
         return alone
     contrasts = of.contrasts(model.outputs)
 
-    def together(mean: Tensor, covariance: Tensor) -> Expectation:
-        found = of.expected(mean @ contrasts.mT, contrasts @ covariance @ contrasts.mT, targets, seed)
+    def together(mean: Tensor, covariance: Tensor, data: Data) -> Expectation:
+        found = of.expected(mean @ contrasts.mT, contrasts @ covariance @ contrasts.mT, targets[data], seed)
         curvature = contrasts.mT @ found.curvature @ contrasts
         return Expectation(found.log_density, found.gradient @ contrasts, curvature, found.standard_error)
 

@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 from lapwing.bayes.likelihoods import Likelihood, PerDatum
-from lapwing.linalg.operators import Diagonal, LinearOperator, gram
+from lapwing.linalg.operators import Diagonal, LinearOperator, gram, row_blocks
+
+BLOCK = 2**24  # numbers that are held at once
 
 
 @final
@@ -57,6 +59,16 @@ class PerOutput(LinearOperator):
         inner = self.inner.rows(first, last)
         block = torch.kron(inner, torch.eye(self.outputs, dtype=inner.dtype, device=inner.device))
         return self.by_column(block[start - first * self.outputs : stop - first * self.outputs].mT).mT
+
+    def covariances(self, weights: Tensor) -> Tensor:  # (q · c, q · c) -> (n, c, c)
+        """Φ S Φᵀ of each datum, S a covariance of the weights: c times fewer operations than by its rows."""
+        c, q = self.outputs, self.inner.shape[1]
+        pairs = self.by_feature(self.by_feature(weights).mT).reshape(q, -1)
+        parts = []
+        for x in row_blocks(self.inner, BLOCK // (c * c)):
+            x = x.to(weights)
+            parts.append(torch.einsum("nalb,nl->nab", (x @ pairs).reshape(-1, c, q, c), x))
+        return torch.cat(parts)
 
     def row_squares(self, weights: Tensor | None = None) -> Tensor:
         return self._squares(self.inner.row_squares, None if weights is None else self.by_feature(weights))
