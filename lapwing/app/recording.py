@@ -71,7 +71,7 @@ def evaluation(
 ) -> records.Evaluation:
     """Predictions of a posterior, of its raw network and, where held-out data were given, by temperature scaling.
 
-    Without targets the inputs are out of distribution. `tell` hears the share of the inputs that is done.
+    Without targets the inputs are foreign ones. `tell` hears the share of the inputs that is done.
     """
     wanted = None if targets is None else np.asarray(targets)
     found = predict(posterior, inputs, tell)
@@ -79,14 +79,14 @@ def evaluation(
 
 
 def of_predictions(
-    name: str, found: Predicted, targets: np.ndarray | None, inputs: np.ndarray, scaling: float | None
+    name: str, found: Predicted, targets: np.ndarray | None, inputs: np.ndarray, cooled: float | None
 ) -> records.Evaluation:
     """The evaluation of predictions that are there; pictures are kept where inputs are such."""
     images = inputs if _are_pictures(inputs) else None
     if found.probs is not None and found.plain is not None and found.logits is not None:
         methods = {records.OURS: found.probs, _alone(found): found.plain}
-        if scaling is not None:
-            methods["temperature scaling"] = averaged(found.logits, scaling)
+        if cooled is not None:
+            methods["temperature scaling"] = averaged(found.logits, cooled)
         labels = None if targets is None else targets.reshape(-1).astype(np.int64)
         return records.classification(name, labels, methods, scores={records.OURS: found.scores}, images=images)
     flat = inputs.reshape(len(inputs), -1)

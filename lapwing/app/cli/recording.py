@@ -26,8 +26,8 @@ def record(fitted: Fitted, request: Request, clock: Clock) -> tuple[records.Reco
             targets = None if name == "ood" else numbers(loaded, found)
             title = Path(loaded.source).name if name == "ood" else name
             predictions.append(recording.predict(posterior, inputs, tell, processes=Job.here().size))
-            scaling = recording.temperature(posterior)
-            evaluations.append(recording.of_predictions(title, predictions[-1], targets, loaded.inputs, scaling))
+            cooled = recording.temperature(posterior)
+            evaluations.append(recording.of_predictions(title, predictions[-1], targets, loaded.inputs, cooled))
     with clock.phase("explaining"):
         probes, _ = fitted.tensors(dataclasses.replace(fitted.train, targets=None))
         whole = recording.record(
