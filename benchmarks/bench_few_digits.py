@@ -102,7 +102,7 @@ def parts(case: Case, seed: int, task: Any = None) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def cooled(base: Any, held_out: Any) -> Any:
+def scaled(base: Any, held_out: Any) -> Any:
     """Logits over the temperature in its bounds that is best on held-out rows."""
     import math
 
@@ -143,13 +143,13 @@ def methods(case: Case, data: dict[str, Any], model: Any, seed: int) -> dict[str
 
     return {
         "network": lambda: alone,
-        "temperature": lambda: cooled(alone, held_out),
+        "temperature": lambda: scaled(alone, held_out),
         "fit": posterior,
         "fit, validated": lambda: posterior(validation=held_out),
         "laplace": lambda: posterior(curvature="network"),
         "laplace, validated": lambda: itself(posterior(validation=held_out, curvature="network")),
         "five": five,
-        "five, temperature": lambda: cooled(five(), held_out),
+        "five, temperature": lambda: scaled(five(), held_out),
     }
 
 

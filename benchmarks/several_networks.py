@@ -106,7 +106,7 @@ def measure(case: str, seed: int) -> dict[str, Any]:
         "one": lambda: known[0],
         "one, validated": lambda: whole.members[0].tune(held_out),
         "five": lambda: five,
-        "five, temperature": lambda: few_digits.cooled(five, held_out),
+        "five, temperature": lambda: few_digits.scaled(five, held_out),
         "mixture of three": lambda: Mixed(known[:3]),
         "mixture of three, validated": lambda: three.tune(held_out),
         "mixture of five": lambda: Mixed(known),
