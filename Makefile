@@ -10,7 +10,7 @@ PEERS  := benchmarks/peers/.venv
 CORES  := $(shell getconf _NPROCESSORS_ONLN)
 TESTED := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(shell expr $(CORES) + 1) --dist worksteal
 
-.PHONY: demo test browser test-all peers lint format bench data docs lock locked sbom clean
+.PHONY: demo test browser test-all peers lint format bench data docs release integrations lowest lock locked sbom clean
 
 # one thread: a small network gains nothing from more, and the figures are the same on any number of cores
 demo: $(STAMP)
@@ -41,6 +41,7 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell
+	$(BIN)/python tools/prose.py README.md CHANGELOG.md CONTRIBUTING.md docs
 	$(BIN)/mypy
 
 format: $(STAMP)
@@ -74,6 +75,34 @@ $(VENV)/.browser: $(STAMP)
 	@command -v npm >/dev/null || { echo "make browser needs npm, to install the accessibility checker axe-core"; exit 1; }
 	npm install --silent --no-save --no-package-lock --prefix $(VENV)/axe axe-core@4
 	touch $@
+
+# what would be uploaded, in dist: built, checked, installed without its source and tried, and the tests of the sdist run against it
+SMOKE := tests/linear/test_ridge.py tests/network/test_files.py tests/tabular/test_regressor.py tests/test_public.py
+release: $(STAMP)
+	rm -rf dist build
+	$(BIN)/pip install --quiet -c constraints.txt --group release
+	$(BIN)/python -m build --outdir dist . >/dev/null
+	$(BIN)/python -m twine check --strict dist/*
+	$(PYTHON) -m venv build/installed
+	build/installed/bin/pip install --quiet -c constraints.txt dist/*.whl
+	cd build && installed/bin/python -c "import lapwing; print('installed', lapwing.__version__, lapwing.__file__)"
+	build/installed/bin/pip install --quiet -c constraints.txt "lapwing[all] @ file://$(CURDIR)/$$(ls dist/*.whl)" pytest hypothesis
+	cd build && installed/bin/lapwing --version && tar xzf ../dist/*.tar.gz
+	cd build/lapwing-* && rm -r lapwing && OMP_NUM_THREADS=1 ../installed/bin/python -m pytest -q $(SMOKE)
+
+# the parts that need other libraries, tested against their current releases in an environment of its own
+integrations:
+	$(PYTHON) -m venv build/integrations
+	build/integrations/bin/pip install --quiet --upgrade "pip>=25.1"
+	build/integrations/bin/pip install --quiet -c constraints.txt -e ".[botorch]" pandas pytest hypothesis
+	OMP_NUM_THREADS=1 build/integrations/bin/python -m pytest -q -o addopts="--doctest-modules -ra" tests/integrations lapwing/integrations
+
+# the tests with the lowest versions that pyproject.toml allows, but for torch
+lowest:
+	$(PYTHON) -m venv build/lowest
+	build/lowest/bin/pip install --quiet --upgrade "pip>=25.1"
+	build/lowest/bin/pip install --quiet -c constraints-lowest.txt -e ".[all]" pytest pytest-xdist hypothesis
+	OMP_NUM_THREADS=1 build/lowest/bin/python -m pytest -q -n $(CORES) tests/linear tests/tabular tests/network/test_labels.py tests/network/test_files.py
 
 # the versions of constraints.txt with the digests of their archives, as this machine's registry has them
 lock: $(STAMP)

@@ -6,8 +6,11 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+import first_tries as fits
 import harness
 import matplotlib as mpl
+import numpy as np
+import table_results
 
 mpl.use("Agg")
 from matplotlib import pyplot as plt
@@ -200,10 +203,52 @@ def symmetry_conjectures(cells: Cells) -> Figure:
     return figure
 
 
+def first_tries(cells: Cells) -> Figure:
+    """NLL of first fits of classifiers with validation data less that of temperature scaling, by data set."""
+    tries = [cell["result"] for cell in cells.values() if cell["result"]["number"] in fits.FINAL]
+    tries = [one for one in tries if one["validation_rows"] and "minus_ts" in one]
+    by_set = {name: [one for one in tries if one["data"] == name] for name in sorted({one["data"] for one in tries})}
+    figure, axes = plt.subplots(figsize=(9.6, 3.6), layout="constrained")
+    for place, found in enumerate(by_set.values()):
+        for number, one in enumerate(found):
+            gap, sure = one["minus_ts"], abs(one["minus_ts"]) > 2 * one["minus_ts_se"]
+            colour = BLUE if gap < 0 else RED
+            spread = 0.6 * ((number + 0.5) / len(found) - 0.5)
+            face = colour if sure else "none"
+            axes.plot(place + spread, gap, "o", color=colour, markerfacecolor=face, markersize=4)
+    axes.axhline(0, color=BLACK, linewidth=0.8)
+    axes.set_yscale("symlog", linthresh=0.1)
+    axes.set_xticks(range(len(by_set)), by_set, rotation=35, ha="right", fontsize=8)
+    axes.set_ylabel("NLL less that of\ntemperature scaling")
+    axes.grid(axis="y", alpha=0.2)
+    return figure
+
+
+def tabular(cells: Cells) -> Figure:
+    """NLL of regressors of tables less that of lapwing's, mean over splits with its standard error."""
+    found = table_results.nlls(cells)
+    figure, axes = plt.subplots(figsize=(7.6, 3.2), layout="constrained")
+    peers = {"gp": ("Gaussian process", BLUE, ""), "boosting": ("boosting", ORANGE, "//"), "mlp": ("MLP", GREEN, "..")}
+    for number, (method, (label, colour, hatch)) in enumerate(peers.items()):
+        gaps = [
+            np.array([found[method][data][split] - ours for split, ours in found["lapwing"][data].items()])
+            for data in table_results.UCI
+        ]
+        errors = [2 * gap.std(ddof=1) / len(gap) ** 0.5 for gap in gaps]
+        places = [place + 0.25 * (number - 1) for place in range(len(gaps))]
+        axes.bar(places, [gap.mean() for gap in gaps], 0.24, yerr=errors, color=colour, hatch=hatch, label=label)
+    axes.axhline(0, color=BLACK, linewidth=0.8)
+    axes.set_xticks(range(len(table_results.UCI)), table_results.UCI)
+    axes.set_ylabel("NLL less that of lapwing")
+    axes.legend(frameon=False)
+    return figure
+
+
 PLOTS = {
     plot.__name__: plot
     for plot in (
-        batch_size, gradient_variance, passes, one_sample, sparse, streaming, symmetry_conjectures, variational,
+        batch_size, first_tries, gradient_variance, passes, one_sample, sparse, streaming, symmetry_conjectures, tabular,
+        variational,
     )
 }  # fmt: skip
 

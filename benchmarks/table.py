@@ -1,4 +1,4 @@
-"""Write docs/benchmarks.md, docs/links.md and docs/tables.md from the results; `--check` only says whether they are up to date."""
+"""Write the pages that are made from results; `--check` only says whether they are up to date."""
 
 import sys
 from pathlib import Path
@@ -9,12 +9,14 @@ import table_evidence as evidence
 import table_links as links
 import table_networks as networks
 import table_posteriors as posteriors
+import table_results as results
 import table_studies
 import table_tabular as tabular
 import table_tomography as tomography
 import table_trust as trust
 
-PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
+HERE = Path(__file__).parent
+DOCS = HERE.parent / "docs"
 
 
 def table(columns: list[str], rows: list[list[str]]) -> str:
@@ -235,7 +237,7 @@ precisions, warm-started with the same noise, and stop at the first pass that ar
 
 {passes(parts["passes"])}
 
-![Passes of every method](images/passes.png)
+![Passes of every method](../docs/images/passes.png)
 
 ## Gradient noise of L, L′ and their mixture
 
@@ -245,7 +247,7 @@ Where γ ≈ nm/17 batches of L must be about sixteen times larger for the same 
 
 {batch_size(parts["batch_size"])}
 
-![Error over batch size](images/batch_size.png)
+![Error over batch size](../docs/images/batch_size.png)
 
 ## One sample is enough
 
@@ -253,7 +255,7 @@ The prior precision tuned with one, two and eight draws, against the exact one, 
 
 {one_sample(parts["one_sample"])}
 
-![Error of the tuned precision over draws](images/one_sample.png)
+![Error of the tuned precision over draws](../docs/images/one_sample.png)
 
 ## Sparse data
 
@@ -285,7 +287,7 @@ digits were chosen while looking at these test pictures; the ones of MNIST had n
 
 ### Without each conjecture
 
-![Poses of two-fold digits under three models, and prototypes over the range of the encoder](images/symmetry_conjectures.png)
+![Poses of two-fold digits under three models, and prototypes over the range of the encoder](../docs/images/symmetry_conjectures.png)
 
 MNIST turned by ±30°, one seed. First the poses, with two-fold 8s as above: a flow that sees the prototype, a Gaussian, and a flow
 that does not see it. The overlap is that of p(η | x̂) with itself half a turn on, between 0 and 1; log densities are in
@@ -323,9 +325,10 @@ def pages() -> dict[Path, str]:
     """Every page that is made from results."""
     parts = {path.stem: harness.read(path) for path in sorted(harness.RESULTS.glob("*.jsonl"))}
     return {
-        PAGE: page(),
-        PAGE.parent / "links.md": links.page(parts),
-        PAGE.parent / "tables.md": table_studies.page(parts),
+        HERE / "README.md": page(),
+        HERE / "tables.md": table_studies.page(parts),
+        DOCS / "explanation" / "links.md": links.page(parts),
+        DOCS / "results.md": results.page(parts),
     }
 
 
@@ -334,4 +337,4 @@ if __name__ == "__main__":
         if "--check" not in sys.argv:
             path.write_text(text)
         elif path.read_text() != text:
-            sys.exit(f"docs/{path.name} is not what the results say: run benchmarks/table.py")
+            sys.exit(f"{path.relative_to(HERE.parent)} is not what the results say: run benchmarks/table.py")

@@ -1,4 +1,4 @@
-"""The part of docs/benchmarks.md on classifiers of tables."""
+"""The part of benchmarks/README.md on classifiers of tables."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ RIVALS = ("logistic", "mlp", "boosting")
 def page(parts: dict[str, Cells]) -> str:
     """Text and tables."""
     cells = [cell for name, cell in parts["tabular_classes"].items() if not name.endswith("a part")]
-    sets = {data: _scores(data, cells) for data in dict.fromkeys(cell["arguments"]["data"] for cell in cells)}
+    sets = {data: scores_of(data, cells) for data in dict.fromkeys(cell["arguments"]["data"] for cell in cells)}
     known = [data for data, scores in sets.items() if len(scores["lapwing"]) > 1]
-    level = [data for data in known if _best_or_tied(sets[data])]
+    level = [data for data in known if best_or_tied(sets[data])]
     return f"""
 ### Classes
 
@@ -29,7 +29,7 @@ processor. Of the {len(known)} tables with several splits, `lapwing` is best in 
 {"".join(_of_set(data, scores, cells) for data, scores in sets.items())}"""
 
 
-def _scores(data: str, cells: list[dict[str, Any]]) -> Scores:
+def scores_of(data: str, cells: list[dict[str, Any]]) -> Scores:
     found: Scores = {}
     for cell in cells:
         if cell["arguments"]["data"] == data:
@@ -47,7 +47,7 @@ def _difference(scores: Scores, method: str) -> tuple[float, float]:
     return float(each.mean()), error
 
 
-def _best_or_tied(scores: Scores) -> bool:
+def best_or_tied(scores: Scores) -> bool:
     """Against the other method with the least mean NLL."""
     means = {name: np.mean([by["nll"] for by in scores[name].values()]) for name in RIVALS}
     difference, error = _difference(scores, min(means, key=lambda name: means[name]))

@@ -1,4 +1,4 @@
-"""The part of docs/benchmarks.md that is about the evidence: where it is taken, and training by it."""
+"""The part of benchmarks/README.md that is about the evidence: where it is taken, and training by it."""
 
 from statistics import fmean, stdev
 

@@ -1,4 +1,4 @@
-"""The page docs/links.md, from the results of bench_links.py."""
+"""The page docs/explanation/links.md, from the results of bench_links.py."""
 
 from table_networks import results, table
 

@@ -1,4 +1,4 @@
-"""The part of docs/benchmarks.md that is about networks."""
+"""The part of benchmarks/README.md that is about networks."""
 
 from statistics import fmean, median
 
@@ -215,7 +215,7 @@ def fashion(cells: dict) -> str:
         "accuracy",
         "NLL",
         "ECE",
-        "AUROC of foreign",
+        "AUROC, out of distribution",
         "NLL over MAP",
     ]
     return table([*head, "published"], rows)
@@ -268,15 +268,15 @@ Beside laplace-torch 0.3, both tuned on the same held-out images, 200 of them, 6
 
 {peers_alone(parts["resnet20_peers"])}
 
-## The network alone, drawn networks, linearised networks
+## Raw network, Laplace without linearisation, linearised Laplace
 
 Fashion-MNIST in small: three convolutions and three linear layers (26,794 weights), 10,000 training images. Precisions and the
-temperature are tuned on 400 images of their own, 1,000 test images scored once; foreign pictures are MNIST's, told by the entropy.
+temperature are tuned on 400 images of their own, 1,000 test images scored once; out-of-distribution images are MNIST's, ranked by the entropy.
 KFAC sees all training images, the exact posterior 60 or 150 of them counted as all. Published (Immer et al. 2021: accuracy /
 NLL / ECE / AUROC) are a larger network and all 60,000 images. After ten epochs the network underfits, and no posterior has
-anything to mend. Trained to the end it is too sure of itself; then the linearised posteriors have the best NLL and tell
-foreign pictures best, temperature scaling included, as published. Networks drawn at weights of the same posterior are worse
-than it but, at a precision tuned on held-out data, not as bad as published.
+anything to mend. Trained to the end it is too sure of itself; then the linearised posteriors have the best NLL and rank
+out-of-distribution images best, temperature scaling included, as published. The network at weights sampled from the same posterior
+is worse than it but, at a precision tuned on held-out data, not as bad as published.
 
 {fashion(parts["fashion_table"])}
 

@@ -1,4 +1,4 @@
-"""The page docs/tables.md: what every method of `python -m benchmarks` scored, from the results of the bench_*.py of its tasks."""
+"""The page benchmarks/tables.md: what every method of `python -m benchmarks` scored, from the results of the bench_*.py of its tasks."""
 
 from __future__ import annotations
 
@@ -171,9 +171,9 @@ LeNet on 6,000 MNIST images, 1,000 held out for tuning, 500 test images turned b
 
 def ood(parts: Parts) -> str:
     study = STUDIES["ood"]
-    return f"""## Foreign pictures
+    return f"""## Out-of-distribution images
 
-How well scores tell 500 foreign pictures from 500 familiar ones: LeNet on MNIST against notMNIST, and on Fashion-MNIST against
+How well scores separate 500 out-of-distribution images from 500 in-distribution ones: LeNet on MNIST against notMNIST, and on Fashion-MNIST against
 MNIST; one seed. Then the ResNet-20 of the corruptions, 100 photographs of CIFAR-10 against 100 pictures of clothes.
 
 MNIST:

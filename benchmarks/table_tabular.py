@@ -1,4 +1,4 @@
-"""The section of docs/benchmarks.md on regressors of tables."""
+"""The section of benchmarks/README.md on regressors of tables."""
 
 from __future__ import annotations
 

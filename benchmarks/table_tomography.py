@@ -1,4 +1,4 @@
-"""The part of docs/benchmarks.md that is about X-ray tomography."""
+"""The part of benchmarks/README.md that is about X-ray tomography."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The part of docs/benchmarks.md about several processes, long runs, trust in error bars, and hostile files."""
+"""The part of benchmarks/README.md about several processes, long runs, trust in error bars, and hostile files."""
 
 import math
 import statistics
@@ -137,7 +137,7 @@ def page(parts: dict) -> str:
 ## Several processes
 
 A small convolutional network with 1,418 weights, by gloo on one machine, a thread each. Work is processor time within the fit, so that waiting for
-a busy machine does not count. The prediction counts operations alone ([the model](guides/long_runs.md#what-several-ranks-cost)); what every
+a busy machine does not count. The prediction counts operations alone ([the model](../docs/how_to/several_machines.md#what-several-ranks-cost)); what every
 rank does for itself, such as small decompositions, weighs more in so small a fit.
 
 {ranks(parts["ranks"])}

@@ -9,7 +9,16 @@ sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 project, author, copyright = "lapwing", "the lapwing authors", "the lapwing authors"  # noqa: A001 (Sphinx's name)
 version = release = installed("lapwing")
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "mathml", "docstrings", "units", "pictures"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "mathml",
+    "docstrings",
+    "units",
+    "pictures",
+    "commands",
+]
 myst_enable_extensions = ["dollarmath", "fieldlist"]
 myst_heading_anchors = 3
 exclude_patterns = ["_build", "_ext"]

@@ -1,6 +1,6 @@
 # %% [markdown]
 # # A page for a classifier
-# A network for handwritten digits gets error bars, is checked on clean and on turned digits and on pictures that are no
+# A network for handwritten digits gets error bars, is checked on clean and rotated digits and on pictures that are no
 # digits at all, and leaves a page that says in words how far its confidence can be believed.
 
 # %%
@@ -56,15 +56,15 @@ seconds = {"fit": time.perf_counter() - started}
 print(posterior)
 
 # %% [markdown]
-# Three questions: is it right on digits like those it knows, on digits that are turned, and does it notice noise?
+# Three questions: is it right on digits like those it knows, on rotated digits, and does it notice noise?
 
 # %%
 some = test[:200]
-turned = np.stack([rotate(image, 40, axes=(1, 2), reshape=False, order=1) for image in images[some]])
+rotated = np.stack([rotate(image, 40, axes=(1, 2), reshape=False, order=1) for image in images[some]])
 noise = torch.rand(150, 1, 8, 8, generator=torch.Generator().manual_seed(1))
 evaluations = [
     recording.evaluation("test", posterior, *pair(test)),
-    recording.evaluation("turned by 40°", posterior, torch.from_numpy(turned), torch.from_numpy(labels[some])),
+    recording.evaluation("rotated by 40°", posterior, torch.from_numpy(rotated), torch.from_numpy(labels[some])),
     recording.evaluation("noise", posterior, noise),
 ]
 data = records.Data(

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Can its confidence be trusted?
 # A small network on handwritten digits, and the numbers that say how far its probabilities can be believed: on pictures
-# like those it was trained on, on turned ones, and on noisy ones.
+# like those it was trained on, on rotated ones, and on noisy ones.
 
 # %%
 import torch
@@ -42,7 +42,7 @@ def logits_of(pictures: torch.Tensor) -> torch.Tensor:
 # %%
 test_x, test_y = task.test
 noise = 0.1 * torch.randn(test_x.shape, generator=torch.Generator().manual_seed(0))
-shifted = {"clean": test_x, "turned by 30°": rotate(test_x, 30), "noisy": (test_x + noise).clamp(0, 1)}
+shifted = {"clean": test_x, "rotated by 30°": rotate(test_x, 30), "noisy": (test_x + noise).clamp(0, 1)}
 for name, pictures in shifted.items():
     probs = logits_of(pictures).softmax(-1)
     floor = metrics.ece_floor(probs, generator=torch.Generator().manual_seed(0))
@@ -52,26 +52,26 @@ for name, pictures in shifted.items():
     )
 
 # %% [markdown]
-# One number, chosen on held-out upright digits, divides all logits. Is that better on turned ones? The same pictures
+# One number, chosen on held-out upright digits, divides all logits. Is that better on rotated ones? The same pictures
 # are scored by both, so the difference has a much smaller error than either score.
 
 # %%
-held_logits, turned = logits_of(held_x), logits_of(shifted["turned by 30°"])
+held_logits, rotated = logits_of(held_x), logits_of(shifted["rotated by 30°"])
 best = min((0.5 + 0.1 * step for step in range(40)), key=lambda t: metrics.nll(held_logits / t, held_y, logits=True))
-scores = [metrics.nll_each(turned / t, test_y, logits=True) for t in (best, 1.0)]
-print(f"temperature {best:.1f}: NLL of turned digits changes by {metrics.paired(*scores)}")
+scores = [metrics.nll_each(rotated / t, test_y, logits=True) for t in (best, 1.0)]
+print(f"temperature {best:.1f}: NLL of rotated digits changes by {metrics.paired(*scores)}")
 
 # %% [markdown]
-# Where may it answer? Refusing the least certain turned digits lowers the share of errors; and entropy tells turned
+# Where may it answer? Refusing the least certain rotated digits lowers the share of errors; and entropy tells rotated
 # digits from upright ones.
 
 # %%
-probs = turned.softmax(-1)
+probs = rotated.softmax(-1)
 curve = metrics.risk_coverage(metrics.entropy(probs), probs.argmax(-1) != test_y)
 print(f"errors among all: {curve.at(1.0):.1%}, among the surer half: {curve.at(0.5):.1%}")
 upright = metrics.entropy(logits_of(test_x).softmax(-1))
 found, error = metrics.auroc(upright, metrics.entropy(probs)), metrics.auroc_error(upright, metrics.entropy(probs))
-print(f"turned or upright, by entropy: AUROC {found:.3f} ± {error:.3f}")
+print(f"rotated or upright, by entropy: AUROC {found:.3f} ± {error:.3f}")
 
 # %%
 figure = Figure(figsize=(7.6, 2.8), layout="constrained")
@@ -86,6 +86,6 @@ bars.set_xticks([number + 0.2 for number in range(3)], list(shifted))
 bars.legend(fontsize=8, loc="upper center")
 kept = torch.linspace(0.05, 1, 60).tolist()
 risk.plot([100 * share for share in kept], [100 * curve.at(share) for share in kept])
-risk.set(xlabel="turned digits answered, %", ylabel="wrong among them, %")
+risk.set(xlabel="rotated digits answered, %", ylabel="wrong among them, %")
 figure.savefig("can_its_confidence_be_trusted.png", dpi=110)
 print("picture: can_its_confidence_be_trusted.png")

@@ -37,7 +37,7 @@ model = train(make(0), data, noise, optimiser=adam(0.01), epochs=300, progress=F
 dropped = train(dropout.insert(make(0), 0.05), data, noise, optimiser=adam(0.01), epochs=300, progress=False)
 posterior = lw.fit(model, data, noise)
 fitted = {
-    "the network alone": alone.fit(model, data, noise),
+    "raw network": alone.fit(model, data, noise),
     "the same, scaled": temperature.fit(alone.fit(model, data, noise), held_out),
     "linearised": posterior,
     "linearised, no biases": lw.fit(model, data, noise, select=lw.matrices_only(model)),

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Linearised or sampled
-# Why is the network not simply run at drawn weights? The same posterior over the same weights, used in two ways: by the
-# linear model that its covariance belongs to, and by running the network at drawn weights (thin lines are draws). The
-# second goes off scale, error bars and mean alike: note the tenfold axis. Then two classes:
-# the network alone is certain wherever it looks, the posterior only near its data.
+# Why is the network not simply run at sampled weights? The same posterior over the same weights, used in two ways:
+# by the linear model that its covariance belongs to, and by running the network at sampled weights (thin lines are
+# draws). The second goes off scale, error bars and mean alike: note the tenfold axis. Then two classes: the raw network
+# is certain wherever it looks, the posterior only near its data.
 
 # %%
 import torch
@@ -59,7 +59,7 @@ flat = torch.stack(sides, -1).reshape(-1, 2)
 with torch.no_grad():
     alone = model(flat).softmax(1).amax(1)
 tempered = posterior.predict(flat).probs.amax(1)
-for axes, values, title in ((panels[0, 2], alone, "the network alone"), (panels[1, 2], tempered, "with error bars")):
+for axes, values, title in ((panels[0, 2], alone, "raw network"), (panels[1, 2], tempered, "with error bars")):
     shades = axes.contourf(
         *(side.numpy() for side in sides), values.reshape(30, 30).numpy(), levels=torch.linspace(0.5, 1, 11).tolist()
     )
@@ -70,7 +70,7 @@ for axes, values, title in ((panels[0, 2], alone, "the network alone"), (panels[
 inside = posterior.predict(points).probs.amax(1)
 corners = flat.abs().amax(1) > 5
 edges = [float(values[corners].mean()) for values in (alone, tempered)]
-print(f"confidence at the edges: {edges[0]:.3f} by the network alone, {edges[1]:.3f} with error bars")
+print(f"confidence at the edges: {edges[0]:.3f} by the raw network, {edges[1]:.3f} with error bars")
 print(f"confidence at the data, with error bars: {float(inside.mean()):.3f}")
 figure.savefig("linearised_or_sampled.png", dpi=100)
 print("picture: linearised_or_sampled.png")

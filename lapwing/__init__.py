@@ -58,7 +58,12 @@ __all__ = [*_HOME, "__version__"]
 __version__ = version("lapwing")
 
 
+_INTEGRATIONS = {"botorch": "integrations.botorch"}  # parts that need another library
+
+
 def __getattr__(name: str) -> Any:
+    if name in _INTEGRATIONS:
+        return import_module(f"lapwing.{_INTEGRATIONS[name]}")
     if name in _HOME:
         return getattr(import_module(f"lapwing.{_HOME[name]}"), name)
     raise AttributeError(f"module 'lapwing' has no attribute {name!r}")

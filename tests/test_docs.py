@@ -1,7 +1,6 @@
 """Code on the pages runs, links lead somewhere, and every public name is in the docs, an example and a test."""
 
 import doctest
-import math
 import re
 import shlex
 import sys
@@ -20,15 +19,13 @@ HERE = Path(__file__)
 ROOT = HERE.parent.parent
 DOCS = ROOT / "docs"
 PAGES = sorted(path for path in DOCS.rglob("*.md") if "_build" not in path.parts)
-TOP = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+TOP = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(ROOT.glob("benchmarks/*.md"))]
 BLOCK = re.compile(r"^(`{3,})([^\n]*)\n(.*?)^\1$", flags=re.S | re.M)
-ROW = re.compile(r"^\| (\d+) \| (.*?) \| (.*) \| (.*) \|$", flags=re.M)
-ASKS = [match.groups() for match in ROW.finditer((DOCS / "asks.md").read_text())]
 LINK = re.compile(r"(?<!\!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 SHOWN = {"text", ""}  # output, a tree of folders
-DIRECTIVES = {"{toctree}", "{eval-rst}", "{include} ../CHANGELOG.md", "{include} ../CONTRIBUTING.md"}
-OWN_TESTS = {"python setup", "python ours", "python theirs"}  # run below, and by tests/peers/test_migration.py
+DIRECTIVES = {"{toctree}", "{eval-rst}", "{include} ../CHANGELOG.md", "{include} ../CONTRIBUTING.md", "{commands}"}
+OWN_TESTS = {"python setup", "python ours", "python theirs"}  # run below, by test_migration.py and test_asks.py
 
 
 def name_of(path: Path) -> str:
@@ -64,8 +61,17 @@ def test_the_code_of_a_page_runs(path, tmp_path, monkeypatch):
                 Path(kind.partition("=")[2]).write_text(code)
             elif kind == "console":
                 run_console(code)
-            else:
+            elif not kind.startswith("{literalinclude} ../examples/"):  # run by test_examples.py
                 assert kind in SHOWN | DIRECTIVES | OWN_TESTS, f"block {number + 1} of {path.name} is {kind!r}"
+    unnoticed = [name for name, one in posteriors(names) if one.diagnostics.edge_of_range]
+    assert not unnoticed or "value tried" in path.read_text(), f"precisions at the end of their range: {unnoticed}"
+
+
+def posteriors(names: dict) -> list[tuple[str, lapwing.Posterior]]:
+    """Those that a page has made, in dictionaries too."""
+    found = [(name, value) for name, value in names.items() if not name.startswith("_")]
+    found += [(f"{name}, {key}", one) for name, value in found if isinstance(value, dict) for key, one in value.items()]
+    return [(name, value) for name, value in found if isinstance(value, lapwing.Posterior)]
 
 
 def run_python(code: str, names: dict, where: str) -> None:
@@ -108,6 +114,43 @@ def check_extras(line: str) -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     for named in re.findall(r"\[(.*?)\]", line):
         assert set(named.split(",")) <= set(extras), line
+
+
+# every example states its result, with what costs nothing beside it
+
+TAUGHT = [TOP[0], *(path for path in PAGES if path.parent.name in {"tutorials", "how_to", "explanation"})]
+BY_THEMSELVES = {"troubleshooting.md", "from_laplace_torch.md"}  # messages; two packages side by side
+SCORED = re.compile(r"^(raw network|temperature scaling|temp\. scaling|lapwing)\b.*?\bNLL (\d+\.\d+)", flags=re.M)
+
+
+def results(path: Path) -> list[str]:
+    """What the examples of a page are said to print."""
+    parser = doctest.DocTestParser()
+    shown = [code for kind, code in blocks(path) if kind == "python" and code.lstrip().startswith(">>>")]
+    return [example.want for code in shown for example in parser.get_examples(code)]
+
+
+@pytest.mark.parametrize("path", TAUGHT, ids=name_of)
+def test_what_an_example_prints_is_on_the_page(path):
+    plain = [code for kind, code in blocks(path) if kind == "python" and not code.lstrip().startswith(">>>")]
+    assert not any("print(" in code for code in plain)
+    assert not plain or path.name in BY_THEMSELVES or any(results(path))
+
+
+@pytest.mark.parametrize("path", TAUGHT, ids=name_of)
+def test_classifiers_are_compared_with_what_costs_nothing(path):
+    code = "\n".join(code for kind, code in blocks(path) if kind == "python")
+    if path.name not in BY_THEMSELVES and re.search(r"Categorical\(|Classifier\(", code):
+        told = "\n".join(results(path))
+        assert "raw network" in told
+        assert re.search(r"temp(\.|erature) scaling", told)
+
+
+def test_temperature_scaling_is_better_somewhere():
+    tables = [dict(SCORED.findall(want)) for path in TAUGHT for want in results(path)]
+    compared = [found for found in tables if {"temperature scaling", "lapwing"} <= set(found)]
+    assert any(float(found["temperature scaling"]) < float(found["lapwing"]) for found in compared)
+    assert any(float(found["temperature scaling"]) > float(found["lapwing"]) for found in compared)
 
 
 # links and words
@@ -159,12 +202,12 @@ def test_pictures_are_drawn_by_a_script():
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("examples/*.py")), ids=lambda path: path.stem)
-def test_every_example_draws_its_picture_for_the_gallery(path):
+def test_the_gallery_shows_the_picture_of_every_example_with_its_code(path):
     assert f'savefig("{path.stem}.png"' in path.read_text()
     assert (DOCS / "images" / f"{path.stem}.png").is_file()
     shown = (DOCS / "gallery.md").read_text()
     assert f"`{name_of(path)}`\n\n![" in shown
-    assert f"](images/{path.stem}.png)" in shown
+    assert f"](images/{path.stem}.png)\n\n```{{literalinclude}} ../{name_of(path)}\n" in shown
 
 
 # public names
@@ -195,7 +238,7 @@ def test_every_public_name_is_shown(place):
 
 
 def test_the_reference_has_every_public_module():
-    reference = "".join(path.read_text() for path in (DOCS / "api").glob("*.md"))
+    reference = "".join(path.read_text() for path in (DOCS / "reference").rglob("*.md"))
     modules = re.findall(r"automodule:: (\S+)", reference)
     assert len(modules) == len(set(modules))
     assert {
@@ -212,69 +255,12 @@ def test_the_reference_has_every_public_module():
 # pages with tests of their own
 
 
-@pytest.fixture(scope="module")
-def setup() -> dict:
-    names: dict = {}
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        for code in fenced("asks.md", "setup"):
-            exec(code, names)
-    return names
-
-
-def test_every_ask_is_there_once():
-    assert [int(number) for number, *_ in ASKS] == list(range(1, 38))
-    for number, threads, wanted, _ in ASKS:
-        assert re.findall(r"\]\(https://github\.com/[\w.-]+/[\w.-]+/issues/\d+\)", threads), number
-        assert len(wanted) > 15, number
-
-
-@pytest.mark.parametrize(("number", "wanted", "answer"), [(n, w, a) for n, _, w, a in ASKS], ids=[a[0] for a in ASKS])
-def test_the_code_that_answers_an_ask_runs(setup, number, wanted, answer):
-    pieces = re.findall(r"`([^`]+)`", answer)
-    if answer.startswith("**Not yet**"):
-        assert not any("lw." in piece for piece in pieces)
-        return
-    assert pieces, f"ask {number} has no code, and does not say that it is not answered yet"
-    with torch.random.fork_rng():
-        torch.manual_seed(1)
-        for piece in pieces:
-            assert is_sound(result_of(piece, dict(setup))), f"ask {number}: {piece}"
-
-
-def result_of(piece: str, names: dict) -> object:
-    """The value of an expression; True of a statement that has run."""
-    try:
-        code = compile(piece, "asks.md", "eval")
-    except SyntaxError:
-        exec(piece, names)
-        return True
-    return eval(code, names)
-
-
-def is_sound(value: object) -> bool:
-    """Whether an answer says something: numbers are finite, variances not negative, and nothing is empty."""
-    if isinstance(value, lapwing.Prediction):
-        return is_sound([value.mean, value.epistemic_variance]) and bool((value.epistemic_variance >= 0).all())
-    if isinstance(value, lapwing.Posterior):
-        return is_sound([value.mean, value.draws, float(value.log_evidence)]) and bool((value.prior.std >= 0).all())
-    if isinstance(value, torch.Tensor):
-        return value.numel() > 0 and bool(value.isfinite().all())
-    if isinstance(value, float):
-        return math.isfinite(value)
-    if isinstance(value, tuple | list):
-        return len(value) > 0 and all(map(is_sound, value))
-    if isinstance(value, dict):
-        return len(value) > 0 and all(map(is_sound, value.values()))
-    return value is not None and value != ""
-
-
 def test_our_code_on_the_migration_page_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names: dict = {}
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        for code in [*fenced("from_laplace_torch.md", "setup"), *fenced("from_laplace_torch.md", "ours")]:
+        for code in [*fenced("how_to/from_laplace_torch.md", "setup"), *fenced("how_to/from_laplace_torch.md", "ours")]:
             exec(code, names)
         again, posterior, new = names["again"], names["posterior"], names["new"]
         torch.testing.assert_close(again.predict(new).probs, posterior.predict(new).probs)

@@ -18,6 +18,7 @@ ALLOWED = {
     "families": {"runtime", "linalg", "bayes", "network", "training"},
     "facade": {"runtime", "linalg", "bayes", "network"},
     "metrics": set(),
+    "integrations": {"runtime", "linalg", "bayes", "network", "tabular"},
     "studies": {"runtime", "linalg", "bayes", "network", "training", "app.report"},
     "app.records": {"runtime"},
     "app.report": {"metrics", "app.records"},

@@ -163,13 +163,13 @@ def _check(model: LinearModel, prior: Prior, method: Method, run: Run) -> None:
 
 
 def _warn_if_interpolating(model: LinearModel) -> None:
-    """Say where training labels cannot tell how wide error bars should be."""
+    """Say where training labels cannot tell how uncertain predictions should be."""
     confidence = interpolation(model)
     if confidence is not None:
         warnings.warn(
             f"this network fits its training data perfectly (mean confidence {confidence:.3f}), so with a curvature "
-            "that is taken at its outputs they hardly tell how wide its error bars should be: leave the method out, or "
-            "pass validation=(x, y), a few hundred points suffice", stacklevel=5,
+            "that is taken at its outputs they hardly tell how uncertain its predictions should be: leave the method "
+            "out, or pass validation=(x, y), a few hundred points suffice", stacklevel=5,
         )  # fmt: skip
 
 

@@ -136,6 +136,11 @@ class GPrior:
     scale_per : "tensor" or "weight"
         Whether the weights of a tensor share one scale.
 
+    Raises
+    ------
+    ValueError
+        If `scale_per` is not known, or a precision is not positive.
+
     Examples
     --------
     >>> import torch, lapwing as lw
@@ -207,6 +212,11 @@ class PerGroup:
         One number for all groups, or one for each by name. None stands for one that is tuned.
     hyperprior : GammaHyperprior, optional
         Hyperprior on a precision that is tuned.
+
+    Raises
+    ------
+    ValueError
+        If the groups are not known, or a precision is not positive.
 
     Examples
     --------

@@ -35,6 +35,8 @@ from lapwing.network.shuffling import Source
 from lapwing.runtime.progress import Report
 from lapwing.training import Descent, Epoch, Optimiser, Schedule, Weights, log_prob, loop
 
+__all__ = ["Assessment", "EvidenceTrained", "train_with_evidence"]
+
 SUBSET_BATCH = 128
 PER_LAYER, KRONECKER = PerGroup("layer"), KFAC()
 
@@ -42,7 +44,25 @@ PER_LAYER, KRONECKER = PerGroup("layer"), KFAC()
 @final
 @dataclass(frozen=True)
 class Assessment:
-    """The evidence after one epoch, at its weights and at the precisions that the next epochs are trained with."""
+    """The evidence after one epoch, at its weights and at the precisions that the next epochs are trained with.
+
+    Parameters
+    ----------
+    epoch : int
+        After which it was made.
+    log_evidence : float
+        At the weights of that epoch.
+    parts : EvidenceParts
+        What it consists of.
+    effective_dimension : float
+        γ.
+    precision : dict of float
+        By group.
+    noise_std : float or None
+        None for class labels, and for a noise that was given per output or datum.
+    at_largest_step : tuple of str
+        Groups whose best precision was further away than one step.
+    """
 
     epoch: int
     log_evidence: float
@@ -56,7 +76,21 @@ class Assessment:
 @final
 @dataclass(frozen=True, eq=False)
 class EvidenceTrained:
-    """A network trained by the evidence, its posterior, and how both came about."""
+    """A network trained by the evidence, its posterior, and how both came about.
+
+    Parameters
+    ----------
+    model : nn.Module
+        In eval mode, from the epoch with the largest evidence.
+    posterior : Posterior
+        At its weights.
+    curve : tuple of Assessment
+        The evidence.
+    epochs : tuple of Epoch
+        The loss.
+    best : int
+        Number of the epoch that the weights are from.
+    """
 
     model: nn.Module  # in eval mode, from the epoch with the largest evidence
     posterior: Posterior
@@ -118,13 +152,13 @@ def train_with_evidence(
     optimiser : callable, optional
         Makes the optimiser from the weights. Adam if left out.
     schedule : callable, optional
-        Makes a learning-rate schedule from the optimiser.
+        From the share of the training done to a factor of the learning rate.
     draws : int
         Draws of methods that need them.
     seed : int
         Of the order of the data and of draws.
     checkpoint : path, optional
-        Folder from which the same call goes on.
+        File to keep the training in, and to go on from.
     progress : bool or callable, optional
         Whether to show progress. On a terminal only if left out.
 
@@ -132,6 +166,13 @@ def train_with_evidence(
     -------
     EvidenceTrained
         With `model`, `curve` and `assessment`.
+
+    Raises
+    ------
+    ValueError
+        If `subset` is not between 1 and the number of data.
+    Diverged
+        If a loss or a weight becomes NaN or infinite.
 
     Examples
     --------

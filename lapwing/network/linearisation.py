@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from lapwing.bayes.likelihoods import Likelihood
 from lapwing.bayes.linear_model import LinearisationPoint, LinearModel, Observed
+from lapwing.linalg.operators import LinearOperator
 from lapwing.network.batches import Batches, Inputs, as_batches, check_finite_batch
 from lapwing.network.checks import checked_outputs, run_network
 from lapwing.network.data_spec import NO_TARGETS
@@ -21,6 +22,7 @@ from lapwing.network.jacobian import Jacobian, Network, ProductPlan, prepared
 from lapwing.network.kfac import FoundStructure, Structures, root_of
 from lapwing.network.kfac.factors import Sharing
 from lapwing.network.kfac.roots import Root, per_place, scaled
+from lapwing.network.last_layer import LastLayer
 from lapwing.network.main_memory import InMainMemory
 from lapwing.network.observations import observe
 from lapwing.network.outputs import Output, View
@@ -87,8 +89,15 @@ def linearise(
     observed = replace(observed, targets=observed.targets.cpu())  # what is inferred is kept in main memory
     targets, weights, n = observed.targets, observed.weights, len(outputs)
     features = _kept(prepared(Jacobian(network, observed.inputs, outputs[0].numel())), checkpoint)
-    seen = InMainMemory.of(features)
-    offset = network.view.rows(outputs).reshape(-1).cpu() - features.product_with_weights.cpu()
+    last = LastLayer.of(features)
+
+    def features_at(inputs: Any) -> LinearOperator:
+        given = _inputs(network, inputs)
+        return InMainMemory.of(replace(features, inputs=given)) if last is None else last.features(given)
+
+    seen = InMainMemory.of(features) if last is None else last.features(observed.inputs)
+    own = features.product_with_weights.cpu() if last is None else seen @ network.weights.cpu()
+    offset = network.view.rows(outputs).reshape(-1).cpu() - own
     if dataset_size is not None:
         if dataset_size < n:
             raise ValueError(
@@ -99,7 +108,7 @@ def linearise(
     observed = replace(observed, weights=weights)
     return LinearModel(
         seen, targets, likelihood, weights=weights, offset=offset.double(),
-        features_at=lambda inputs: InMainMemory.of(replace(features, inputs=_inputs(network, inputs))),
+        features_at=features_at,
         blocks=network.layout.tensor_of(),
         groups=lambda kind: weight_groups(network, kind, next(iter(features.inputs))),
         structure=NetworkStructures(

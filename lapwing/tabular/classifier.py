@@ -44,7 +44,7 @@ class LeftOutLabels:
 
 
 class BayesianMLPClassifier(ClassifierMixin, TableEstimator):
-    """Honest class probabilities for a table, without a network to bring and without rows to hold out.
+    """Calibrated class probabilities for a table, without a network to bring and without rows to hold out.
 
     Several tanh networks with one hidden layer are trained side by side from different starts, by Levenberg-Marquardt
     steps on all rows in turns with updates of the precisions of each layer's weights and biases, and of the weights
@@ -121,21 +121,95 @@ class BayesianMLPClassifier(ClassifierMixin, TableEstimator):
         self.verbose = verbose
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> BayesianMLPClassifier:
-        """Train the networks; an error leaves the estimator as it was. `sample_weight` counts each row that often."""
+        """Train the networks; an error leaves the estimator as it was. `sample_weight` counts each row that often.
+
+        Parameters
+        ----------
+        X : array or data frame
+            Rows of inputs; missing values are allowed.
+        y : array
+            Class labels.
+        sample_weight : array, optional
+            How often each row counts.
+
+        Returns
+        -------
+        BayesianMLPClassifier
+            This estimator.
+
+        Raises
+        ------
+        ValueError
+            If columns or targets cannot be used, or there are more rows than memory or time allow.
+        """
         return fitted_whole(self, X, y, sample_weight)
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """The probability of every class, in the order of `classes_`: (n, classes)."""
+        """The probability of every class, in the order of `classes_`: (n, classes).
+
+        Parameters
+        ----------
+        X : array or data frame
+            Rows of inputs, with the columns of `fit`.
+
+        Returns
+        -------
+        array
+            (n, classes).
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        ValueError
+            If the columns are not those of `fit`.
+        """
         check_is_fitted(self)
         found = self._networks.predict(self._inputs(X)).mean(0)
         return (found / found.sum(1, keepdim=True)).numpy()
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
-        """The logarithm of `predict_proba`."""
+        """The logarithm of `predict_proba`.
+
+        Parameters
+        ----------
+        X : array or data frame
+            Rows of inputs, with the columns of `fit`.
+
+        Returns
+        -------
+        array
+            (n, classes).
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        ValueError
+            If the columns are not those of `fit`.
+        """
         return np.log(self.predict_proba(X).clip(np.finfo(float).tiny))
 
     def predict(self, X: Any) -> np.ndarray:
-        """The class of largest probability."""
+        """The class of largest probability.
+
+        Parameters
+        ----------
+        X : array or data frame
+            Rows of inputs, with the columns of `fit`.
+
+        Returns
+        -------
+        array
+            Class labels, (n,).
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        ValueError
+            If the columns are not those of `fit`.
+        """
         largest = self.predict_proba(X).argmax(1)
         return self.classes_[largest]
 

@@ -43,6 +43,9 @@ class Conditioned(Protocol):
     def output_variances(self, jacobian: LayerJacobian) -> Tensor:  # (b, rows)
         """The diagonal of J (RᵀR + 1/v)⁻¹ Jᵀ."""
 
+    def weight_root(self) -> Tensor:  # (b, p, p)
+        """S with S Sᵀ = (RᵀR + 1/v)⁻¹."""
+
     def draws(self, weight_normals: Tensor, row_normals: Tensor) -> Tensor:  # (b, p, draws)
         """Draws of N(0, (RᵀR + 1/v)⁻¹) from standard normals, (b, p, draws) and (b, rows, draws)."""
 
@@ -123,6 +126,16 @@ class RowPosterior:
         shared = torch.linalg.solve_triangular(self.root, self.rows.kernel(jacobian, self.variances), upper=False)
         prior = jacobian.kernel_diagonal(self.variances)
         return (prior - shared.square().sum(1)).clamp_min(0)
+
+    def weight_root(self) -> Tensor:
+        """√v (I − U (1 − (1 + s)^−½) Uᵀ), U the eigenvectors of √v RᵀR √v and s its eigenvalues."""
+        values, vectors = torch.linalg.eigh(self.root @ self.root.mT)
+        values = (values - 1).clamp_min(torch.finfo(values.dtype).eps * values[:, -1:])
+        std = _by_weight(self.variances, self.rows.shapes).sqrt()
+        across = (self.rows.dense() * std[:, None, :]).mT @ (vectors / values.sqrt()[:, None, :])
+        taken = 1 - (1 + values).rsqrt()
+        inside = torch.eye(across.shape[1], dtype=across.dtype) - (across * taken[:, None, :]) @ across.mT
+        return std[:, :, None] * inside
 
     def draws(self, weight_normals: Tensor, row_normals: Tensor) -> Tensor:
         """Draws of the prior, less what the rows, each with a standard normal error, say about them."""
@@ -213,6 +226,11 @@ class WeightMatrixPosterior:
             rows = jacobian[start : start + size].dense() * spread[:, None, :]
             blocks.append(torch.linalg.solve_triangular(self.root, rows.mT, upper=False).square().sum(1))
         return torch.cat(blocks, dim=1)
+
+    def weight_root(self) -> Tensor:
+        """√v L⁻ᵀ."""
+        unit = torch.eye(self.root.shape[1], dtype=self.root.dtype).expand_as(self.root)
+        return self.draws(unit, unit)
 
     def draws(self, weight_normals: Tensor, row_normals: Tensor) -> Tensor:
         """√v L⁻ᵀ z."""

@@ -43,10 +43,11 @@ class LeftOutRows:
     mean: np.ndarray  # targets' shape
     std: np.ndarray  # targets' shape, of an observation
     log_density: np.ndarray  # targets' shape
+    cdf: np.ndarray  # targets' shape, the probability of less than was observed
 
 
 class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, TableEstimator):
-    """Regression with error bars for a table, without a network to bring and without rows to hold out.
+    """Regression of a table with predictive intervals, without a network to bring and without rows to hold out.
 
     Several tanh networks with one hidden layer are trained side by side from different starts, by Levenberg-Marquardt
     steps on all rows in turns with MacKay's updates of the precisions: of the noise, of each layer's weights and
@@ -127,7 +128,27 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, TableEstimator):
         self.verbose = verbose
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> BayesianMLPRegressor:
-        """Train the networks; an error leaves the estimator as it was. `sample_weight` counts each row that often."""
+        """Train the networks; an error leaves the estimator as it was. `sample_weight` counts each row that often.
+
+        Parameters
+        ----------
+        X : array or data frame
+            Rows of inputs; missing values are allowed.
+        y : array
+            Targets.
+        sample_weight : array, optional
+            How often each row counts.
+
+        Returns
+        -------
+        BayesianMLPRegressor
+            This estimator.
+
+        Raises
+        ------
+        ValueError
+            If columns or targets cannot be used, or there are more rows than memory or time allow.
+        """
         return fitted_whole(self, X, y, sample_weight)
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> BayesianMLPRegressor:
@@ -135,6 +156,25 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, TableEstimator):
 
         Scales, categories and, with `noise="input"`, the pattern of the noise stay as `fit` found them. All rows so far
         are kept for this, but not in files. The first call is a `fit`; an error leaves the estimator as it was.
+
+        Parameters
+        ----------
+        X : array or data frame
+            Rows of inputs, with the columns of `fit`.
+        y : array
+            Targets.
+        sample_weight : array, optional
+            How often each row counts.
+
+        Returns
+        -------
+        BayesianMLPRegressor
+            This estimator.
+
+        Raises
+        ------
+        ValueError
+            If the rows do not fit those before, or the estimator came from a file.
         """
         if not hasattr(self, "_networks"):
             return self.fit(X, y, sample_weight)
@@ -145,30 +185,135 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, TableEstimator):
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
-        """The mean of the mixture, and with `return_std` the standard deviation of a new observation."""
+        """The mean of the mixture, and with `return_std` the standard deviation of a new observation.
+
+        Parameters
+        ----------
+        X : array or data frame
+            Rows of inputs, with the columns of `fit`.
+        return_std : bool
+            Whether to return standard deviations too.
+
+        Returns
+        -------
+        array, or tuple of array
+            Means, and with `return_std` standard deviations.
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        ValueError
+            If the columns are not those of `fit`.
+        """
         mixture = self._mixture(X)
         if not return_std:
             return self._shaped(mixture.mean)
         return self._shaped(mixture.mean), self._shaped(mixture.std)
 
     def interval(self, X: Any, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
-        """Low and high ends of central intervals, which hold a new observation with this probability."""
+        """Low and high ends of central intervals, which hold a new observation with this probability.
+
+        Parameters
+        ----------
+        X : array or data frame
+            Rows of inputs, with the columns of `fit`.
+        level : float
+            Probability between 0 and 1.
+
+        Returns
+        -------
+        tuple of array
+            Low and high ends.
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        ValueError
+            If the level is not between 0 and 1, or the columns are not those of `fit`.
+        """
         if not 0 < level < 1:
             raise ValueError(f"level is {level}: expected a probability strictly between 0 and 1, such as 0.9")
         low, high = self._mixture(X).interval(level)
         return self._shaped(low), self._shaped(high)
 
     def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
-        """The log density of observed targets under the mixture: the targets' shape."""
+        """The log density of observed targets under the mixture: the targets' shape.
+
+        Parameters
+        ----------
+        X : array or data frame
+            Rows of inputs, with the columns of `fit`.
+        y : array
+            Targets.
+
+        Returns
+        -------
+        array
+            The targets' shape.
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        ValueError
+            If the shape of y is not that of the predictions.
+        """
         mixture = self._mixture(X)
-        values = np.array(y, dtype=float)  # a copy: torch wants to be able to write
-        expected = self._shaped(mixture.mean).shape
-        if values.shape != expected:
-            raise ValueError(f"y has shape {values.shape}, but the predictions for X have shape {expected}")
-        return self._shaped(mixture.log_density(torch.from_numpy(values).reshape(mixture.mean.shape)))
+        return self._shaped(mixture.log_density(self._observed(y, mixture)))
+
+    def cumulative_probability(self, X: Any, y: Any) -> np.ndarray:
+        """The probability of less than was observed: the targets' shape.
+
+        Over many rows it is spread evenly between 0 and 1 where the predictive distributions are right.
+
+        Parameters
+        ----------
+        X : array or data frame
+            Rows of inputs, with the columns of `fit`.
+        y : array
+            Targets.
+
+        Returns
+        -------
+        array
+            The targets' shape.
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        ValueError
+            If the shape of y is not that of the predictions.
+        """
+        mixture = self._mixture(X)
+        return self._shaped(mixture.cdf(self._observed(y, mixture)))
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
-        """Draws of observations at all rows of X together: (rows, n_samples), or (rows, targets, n_samples)."""
+        """Draws of observations at all rows of X together: (rows, n_samples), or (rows, targets, n_samples).
+
+        Parameters
+        ----------
+        X : array or data frame
+            Rows of inputs, with the columns of `fit`.
+        n_samples : int
+            Number of draws.
+        random_state : int, RandomState or None
+            Of the draws.
+
+        Returns
+        -------
+        array
+            (rows, n_samples), or (rows, targets, n_samples).
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        ValueError
+            If `n_samples` is below one.
+        """
         if n_samples < 1:
             raise ValueError(f"n_samples is {n_samples}: expected at least one")
         drawn = self._fitted().sample(self._inputs(X), n_samples, random_of(random_state)).numpy()
@@ -311,6 +456,7 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, TableEstimator):
             mean=self._shaped(mixture.mean),
             std=self._shaped(mixture.std),
             log_density=self._shaped(mixture.log_density(targets)),
+            cdf=self._shaped(mixture.cdf(targets)),
         )
 
     def _fitted(self) -> NetworkPosteriors:
@@ -319,6 +465,14 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, TableEstimator):
 
     def _mixture(self, X: Any) -> MemberMixture:
         return self._fitted().predict(self._inputs(X))
+
+    def _observed(self, y: Any, mixture: MemberMixture) -> Tensor:
+        """Targets in the shape of predictions."""
+        values = np.array(y, dtype=float)  # a copy: torch wants to be able to write
+        expected = self._shaped(mixture.mean).shape
+        if values.shape != expected:
+            raise ValueError(f"y has shape {values.shape}, but the predictions for X have shape {expected}")
+        return torch.from_numpy(values).reshape(mixture.mean.shape)
 
     @property
     def _sizes(self) -> tuple[int, ...]:

@@ -177,8 +177,8 @@ def test_a_mixture_of_classifiers_is_recorded_beside_its_networks_averaged():
         test.method("networks averaged").probs, probs.numpy(), rtol=1e-6
     )  # records are in single precision
     heat = posterior.diagnostics.temperature_scaling["temperature"]
-    cooled = torch.stack([(model(x[40:]) / heat).detach().softmax(1) for model in models]).mean(0)
-    np.testing.assert_allclose(test.method("temperature scaling").probs, cooled.numpy(), rtol=1e-6)
+    scaled = torch.stack([(model(x[40:]) / heat).detach().softmax(1) for model in models]).mean(0)
+    np.testing.assert_allclose(test.method("temperature scaling").probs, scaled.numpy(), rtol=1e-6)
     found = recording.record("classes", posterior, [test], inputs=x[:25], targets=labels[:25])
     assert found.network.chosen == 2 * 44
     assert sum(layer.share for layer in found.layers) == pytest.approx(1)

@@ -8,6 +8,7 @@ import torch
 from scipy.integrate import quad
 from torch import Tensor
 
+from lapwing.bayes.likelihoods import expectation
 from lapwing.bayes.likelihoods.expectation import WIDE, by_points, by_quadrature, logistic, normal_points
 from lapwing.bayes.likelihoods.poisson import Poisson
 
@@ -51,6 +52,16 @@ class TestLogistic:
         for one, other in zip(below, above, strict=True):
             torch.testing.assert_close(one, other, rtol=0, atol=2e-9)
 
+    def test_blocks_of_data_change_nothing(self, monkeypatch):
+        """Each datum is averaged by itself; only the mean over data behind the error is summed in another order."""
+        mean, covariance = covariances(3)
+        whole = by_points(softmax, mean, covariance)
+        monkeypatch.setattr(expectation, "BLOCK", 1)
+        by_one = by_points(softmax, mean, covariance)
+        for name in ("log_density", "gradient", "curvature"):
+            torch.testing.assert_close(getattr(by_one, name), getattr(whole, name), rtol=1e-13, atol=1e-14)
+        assert by_one.standard_error == pytest.approx(whole.standard_error, rel=1e-10)
+
     def test_outputs_without_variance_are_certain(self):
         mean = torch.tensor([[-3.0, 0.0, 2.0], [50.0, -50.0, 700.0]]).double()
         found = logistic(mean, torch.zeros_like(mean))
@@ -66,7 +77,7 @@ def covariances(seed: int = 0) -> tuple[Tensor, Tensor]:
     return mean, root @ root.mT + 0.1 * torch.eye(C).double()
 
 
-def softmax(at: Tensor) -> tuple[Tensor, Tensor]:
+def softmax(at: Tensor, data: slice) -> tuple[Tensor, Tensor]:
     """log p of class 0 and its gradient, outputs (c, n, points)."""
     first = torch.zeros_like(at)
     first[0] = 1
@@ -111,7 +122,7 @@ class TestByPoints:
         H = torch.tensor([[2.0, 0.3, -0.1], [0.3, 1.0, 0.2], [-0.1, 0.2, 0.5]]).double()
         centre = torch.tensor([0.5, -1.0, 2.0]).double()
 
-        def density(at: Tensor) -> tuple[Tensor, Tensor]:
+        def density(at: Tensor, data: slice) -> tuple[Tensor, Tensor]:
             away = at - centre[:, None, None]
             slope = -torch.einsum("ab,bnp->anp", H, away)
             return 0.5 * (away * slope).sum(0), slope
@@ -128,6 +139,16 @@ class TestByPoints:
         one, other = (by_points(softmax, mean, covariance, seed) for seed in (0, 1))
         moved = abs(float((one.log_density - other.log_density).mean()))
         assert 0 < moved < 5 * (one.standard_error**2 + other.standard_error**2) ** 0.5
+
+    def test_blocks_of_data_change_nothing(self, monkeypatch):
+        """Each datum is averaged by itself; only the mean over data behind the error is summed in another order."""
+        mean, covariance = covariances(3)
+        whole = by_points(softmax, mean, covariance)
+        monkeypatch.setattr(expectation, "BLOCK", 1)
+        by_one = by_points(softmax, mean, covariance)
+        for name in ("log_density", "gradient", "curvature"):
+            torch.testing.assert_close(getattr(by_one, name), getattr(whole, name), rtol=1e-13, atol=1e-14)
+        assert by_one.standard_error == pytest.approx(whole.standard_error, rel=1e-10)
 
     def test_outputs_without_variance_are_certain(self):
         mean, _ = covariances()

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-PAGE = Path(__file__).parents[2] / "docs" / "from_laplace_torch.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how_to" / "from_laplace_torch.md"
 
 
 def blocks(kind: str) -> list[str]:

@@ -108,8 +108,8 @@ def test_flops_of_the_network_are_counted_by_hand():
 
 
 def test_the_figures_on_the_page():
-    """Those of docs/guides/long_runs.md."""
-    page = (Path(__file__).parent.parent.parent / "docs/guides/long_runs.md").read_text()
+    """Those of docs/how_to/several_machines.md."""
+    page = (Path(__file__).parent.parent.parent / "docs/how_to/several_machines.md").read_text()
     for data in (50_000, 1_000):
         row = [efficiency(replace(RESNET, data=data), ranks, GPU) for ranks in (8, 64)]
         assert f"| {data:,} | {row[0]:.0%} | {row[1]:.0%} |".replace("%", " %") in page

@@ -9,6 +9,7 @@ from typing import Any
 import lapwing.app.recording as recording
 import lapwing.app.records as records
 from lapwing.app.cli import folders
+from lapwing.app.cli.data import Loaded
 from lapwing.app.cli.fitting import Clock, FittedRun, Request
 from lapwing.app.cli.jobs import Job
 from lapwing.app.cli.targets import numbers
@@ -25,9 +26,9 @@ def record(fitted: FittedRun, request: Request, clock: Clock) -> tuple[records.R
             inputs, _ = fitted.tensors(dataclasses.replace(loaded, targets=None))
             targets = None if name == "ood" else numbers(loaded, found)
             title = Path(loaded.source).name if name == "ood" else name
-            predictions.append(recording.predict(posterior, inputs, tell, processes=Job.here().size))
-            cooled = recording.temperature(posterior)
-            evaluations.append(recording.of_predictions(title, predictions[-1], targets, loaded.inputs, cooled))
+            predictions.append(recording.predict(posterior, inputs, tell, targets=targets, processes=Job.here().size))
+            scaling = recording.temperature(posterior)
+            evaluations.append(recording.of_predictions(title, predictions[-1], targets, loaded.inputs, scaling))
     with clock.phase("explaining"):
         probes, _ = fitted.tensors(dataclasses.replace(fitted.train, targets=None))
         whole = recording.record(
@@ -39,6 +40,11 @@ def record(fitted: FittedRun, request: Request, clock: Clock) -> tuple[records.R
         with clock.phase("predicting") as tell:
             predictions.append(recording.predict(posterior, probes, tell, processes=Job.here().size))
     return dataclasses.replace(whole, seconds=dict(clock.seconds)), predictions[0]
+
+
+def shown(fitted: FittedRun) -> Loaded:
+    """The data whose predictions a run writes."""
+    return next((fitted.sets[name] for name in ("test", "validation", "ood") if name in fitted.sets), fitted.train)
 
 
 def _data(fitted: FittedRun) -> records.Data:
@@ -79,7 +85,7 @@ def _choices(fitted: FittedRun, request: Request) -> tuple[records.Choice, ...]:
         asked = "as asked" if request.target else "the last column"
         choices.insert(1, records.Choice("target", f"column {fitted.train.target!r}", asked))
     if fitted.train.read_as:
-        choices.insert(0, records.Choice("table", fitted.train.read_as, "as its line of names and its numbers have it"))
+        choices.insert(0, records.Choice("table", fitted.train.read_as, "guessed from its first line and its numbers"))
     if found.task == "classification":
         choices.append(records.Choice("link", str(posterior.link), "the one that the precision was tuned with"))
     elif request.noise_std is None:

@@ -87,5 +87,5 @@ def suggestions(page: Path) -> list[str]:
         *([] if ready else ["source .venv/bin/activate, so that `lapwing` is a command"]),
         "lapwing fit your_table.csv --target column: intervals for a table of yours, no network needed",
         "lapwing fit --help: from your trained network and its data to such a page",
-        "docs/start.md: the same from Python",
+        "docs/tutorials: the same from Python",
     ]

@@ -16,7 +16,7 @@ that is how it is tuned, within the same loop, without a new factorisation.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import exp, isfinite, log
 from typing import final
@@ -41,6 +41,12 @@ FAR = 1e9  # nats of its bound under the prior, below which it begins with a nar
 ENDS = 0.3, 16.0  # and those of rough searches, since the bound may have several maxima in α
 WIDEST = 60.0, 1e4  # standard deviation of the outputs under the prior, of several and of one; there only ratios count
 ROUGH, ROUGH_STEPS = 0.05, 12  # nats and steps of those
+FEW = 1500  # data that stand for all of many times more, where a search begins
+MANY = 4  # times as many, from which on it does
+
+Data = Tensor | slice  # places of some data
+Expected = Callable[[Tensor, Tensor, Data], Expectation]  # of outputs (n, k) with covariances (n, k, k) of those
+ALL = slice(None)
 SAME = 0.5  # in log α: a rough search that ends this near to a maximum has found that one
 
 
@@ -54,7 +60,8 @@ class ContrastRows:
     left_out: Tensor | None  # (n, k, k), variance that the prior at unit precision has outside of the free columns
     offset: Tensor  # (n, k)
     weights: Tensor  # (n,), how often each datum counts
-    expected: Callable[[Tensor, Tensor], Expectation]  # of outputs (n, k) with covariances (n, k, k)
+    expected: Expected
+    data: Data = field(default_factory=lambda: ALL)  # of those that the likelihood knows
 
     @property
     def size(self) -> int:
@@ -77,6 +84,20 @@ class ContrastRows:
     def without(self, columns: int) -> ContrastRows:
         """The same with so many free columns of zeros: weights whose prior has no width."""
         return replace(self, free=self.free.without(columns), left_out=None)
+
+    @cached_property
+    def few(self) -> ContrastRows | None:
+        """Data evenly taken from all, each counting for as many as it stands for; None where that would save little."""
+        n = len(self.offset)
+        if n < MANY * FEW:
+            return None
+        places = torch.linspace(0, n - 1, FEW, dtype=torch.float64).round().long()
+        weights = self.weights[places]
+        return replace(
+            self, free=self.free.of_data(places), fixed=self.fixed.of_data(places), offset=self.offset[places],
+            left_out=None if self.left_out is None else self.left_out[places], data=places,
+            weights=weights * (self.weights.sum() / weights.sum()),
+        )  # fmt: skip
 
     def columns(self, log_precision: float) -> Design:  # (n, k, q + p)
         """All columns in units of the free ones."""
@@ -205,13 +226,24 @@ class Search:
         )  # fmt: skip
         return self.averaged(known, log_precision)
 
+    def from_few(self, found: Approximation) -> Approximation | None:
+        """The Gaussian that was found with few of the data, with the curvature that it has at all of them."""
+        columns = self.rows.columns(found.log_precision)
+        inside, shared = columns.variances(found.factor, self.rows.free.shape[2])
+        outputs = columns.outputs(found.mean)
+        wide = replace(
+            found, outputs=outputs, variances=self._with_left_out(inside), shared=self._with_left_out(shared)
+        )
+        seen = self.averaged(wide, found.log_precision)
+        return None if seen is None else self.at(found.log_precision, found.mean, seen.averages.curvature)
+
     def _with_left_out(self, variances: Tensor) -> Tensor:  # (n, k, k)
         return variances if self.rows.left_out is None else variances + self.rows.left_out
 
     def averaged(self, at: Approximation, log_precision: float) -> Approximation | None:
         """The same z and W at another precision: no factorisation where no columns are fixed."""
         rows, std = self.rows, exp(-0.5 * log_precision)
-        found = rows.expected(rows.offset + std * at.outputs, std**2 * at.variances)
+        found = rows.expected(rows.offset + std * at.outputs, std**2 * at.variances, rows.data)
         total = float(rows.weights @ found.log_density)
         gradient = std * rows.weights[:, None] * found.gradient
         curvature = std**2 * rows.weights[:, None, None] * found.curvature
@@ -346,8 +378,10 @@ def maximum(rows: ContrastRows, tol: float, max_steps: int = MAX_STEPS, *, from_
 
 def _tuned_from(rows: ContrastRows, std: float, tol: float, max_steps: int) -> Ascent:
     """The maximum that a search finds which begins at this standard deviation of the outputs under the prior."""
-    search = Search(rows, tol, max_steps)
-    return search.ascend(search.start(log(rows.prior_variance / std**2)), tune=True)
+    search, start = Search(rows, tol, max_steps), None
+    if rows.few is not None:
+        start = search.from_few(_tuned_from(rows.few, std, max(tol, ROUGH), max_steps).at)
+    return search.ascend(start or search.start(log(rows.prior_variance / std**2)), tune=True)
 
 
 def at_precision(rows: ContrastRows, log_precision: float, tol: float, max_steps: int = MAX_STEPS) -> Ascent:
@@ -362,7 +396,7 @@ def from_near(rows: ContrastRows, near: Ascent, log_precision: float, tol: float
     at = near.at
     change = exp(at.log_precision - log_precision)
     starts = [
-        search.at(log_precision, at.mean, at.curvature),
+        search.moved(at, log_precision),
         search.at(log_precision, at.mean / change**0.5, at.curvature * change),
     ]
     known = [one for one in starts if one is not None] or [search.start(log_precision)]

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from lapwing.bayes.evidence import Moments
 from lapwing.bayes.fits import bound
-from lapwing.bayes.fits.bound import Ascent, ContrastRows
+from lapwing.bayes.fits.bound import ALL, Ascent, ContrastRows, Data, Expected
 from lapwing.bayes.fits.columns import Given, Reduced, per_contrast, reduced
 from lapwing.bayes.fits.designs import StoredDesign
-from lapwing.bayes.fits.loss import PerOutput
+from lapwing.bayes.fits.loss import PerOutput, stored_numbers
 from lapwing.bayes.fits.newton import AS_NEEDED, NewtonSteps
 from lapwing.bayes.likelihoods import GaussianSurrogate
 from lapwing.bayes.likelihoods.expectation import Expectation
@@ -38,11 +38,19 @@ def obstacle(model: LinearModel, groups: int) -> str | None:
         return "this density is not log-concave in its outputs, so that the best Gaussian is not the only one"
     if groups > 1:
         return "several precisions are free"
-    if model.features.costs.too_many_outputs or 8.0 * rows * d > LARGEST_BYTES:
+    if model.features.costs.too_many_outputs or 8.0 * _numbers(model) > LARGEST_BYTES:
         return f"{rows:,} outputs × {d:,} weights do not fit into the memory for a matrix of them"
     if min(rows, d) > LARGEST_SIDE:
         return f"the smaller of {rows:,} outputs and {d:,} weights is above {LARGEST_SIDE:,}"
     return None
+
+
+def _numbers(model: LinearModel) -> int:
+    """Of a matrix that a search keeps."""
+    if model.likelihood.exclusive_classes:
+        return stored_numbers(model.features)
+    rows, d = model.features.shape
+    return rows * d
 
 
 @final
@@ -63,7 +71,7 @@ class BoundSearch:
         """That of a model whose features are stored, or cheap to make."""
         own = prior.group_of == group
         units = prior.precision.rsqrt()[prior.group_of[~own]]
-        columns, given = _shared(model, prior, own, units) or _apart(model, prior, own, units)
+        columns, given = _shared(model, prior, own) or _apart(model, prior, own, units)
         return BoundSearch(model, prior, group, columns, given, contrast_rows(model, columns, given), steps)
 
     @property
@@ -164,7 +172,8 @@ class BoundSearch:
     ) -> Callable[[float], tuple[Tensor, Tensor]] | None:
         """Mean (n, c) and covariance (n, c, c) of outputs of other features, as a function of the precision.
 
-        Every precision takes a search of its own, and no decomposition. None where some weights have another precision.
+        Every precision takes a search of its own, from the nearest that was asked for before, and no decomposition.
+        None where some weights have another precision.
         """
         if len(self.prior.precision) > 1:
             return None
@@ -175,8 +184,12 @@ class BoundSearch:
         within = inside.reshape(-1, c, inside.shape[1])
         outside = prior @ prior.mT - within @ within.mT
 
+        known = [near]
+
         def at(precision: float) -> tuple[Tensor, Tensor]:
-            found = bound.from_near(self.rows, near, log(precision), ROUGH, ROUGH_STEPS).at
+            nearest = min(known, key=lambda one: abs(one.at.log_precision - log(precision)))
+            known.append(bound.from_near(self.rows, nearest, log(precision), ROUGH, ROUGH_STEPS))
+            found = known[-1].at
             solved = torch.linalg.solve_triangular(found.factor, inside.mT, upper=False)
             parts = solved.reshape(len(solved), -1, c)
             covariance = (torch.einsum("qnk,qnl->nkl", parts, parts) + outside) / precision
@@ -188,7 +201,7 @@ class BoundSearch:
         """How far the bound moves where it is averaged over other points: in nats."""
         found, rows = at.at, self.rows
         std = exp(-0.5 * found.log_precision)
-        again = _averages(self.model, FRESH)(rows.offset + std * found.outputs, std**2 * found.variances)
+        again = _averages(self.model, FRESH)(rows.offset + std * found.outputs, std**2 * found.variances, ALL)
         return abs(float(rows.weights @ again.log_density) - found.averages.log_density)
 
     def moments(self, at: Ascent) -> Moments:
@@ -230,22 +243,25 @@ def _apart(model: LinearModel, prior: DiagonalPrior, own: Tensor, units: Tensor)
     return reduced(free.reshape(n * k, -1), k), given
 
 
-def _shared(model: LinearModel, prior: DiagonalPrior, own: Tensor, units: Tensor) -> tuple[Reduced, Given] | None:
+def _shared(model: LinearModel, prior: DiagonalPrior, own: Tensor) -> tuple[Reduced, Given] | None:
     """The same where all outputs share their features, and a feature's weights have one prior; None where not."""
     features = model.features
     if not isinstance(features, PerOutput) or not model.likelihood.exclusive_classes:
         return None
     c = features.outputs
-    alike = torch.stack([prior.scale, prior.group_of.double()]).reshape(2, -1, c)
-    if not bool((alike == alike[:, :, :1]).all()):
+    scale, group_of, chosen = (features.by_feature(part).reshape(-1, c) for part in (prior.scale, prior.group_of, own))
+    if not bool(((scale == scale[:, :1]) & (group_of == group_of[:, :1])).all()):
         return None
-    contrasts = model.likelihood.contrasts(c)
-    inner = features.inner.rows(0, features.inner.shape[0]).double() * prior.scale[::c]
-    chosen = own[::c]
+    contrasts, chosen = model.likelihood.contrasts(c), chosen[:, 0]
+    inner = features.inner.rows(0, features.inner.shape[0]).double() * scale[:, 0]
     free, basis = per_contrast(inner[:, chosen], contrasts)
-    fixed, fixed_basis = per_contrast(inner[:, ~chosen] * units[::c], contrasts)
-    groups = prior.group_of[~own][::c].repeat_interleave(c - 1)
-    return Reduced(free, basis, None), Given(fixed, groups, fixed_basis)
+    groups = group_of[~chosen, 0]
+    fixed, fixed_basis = per_contrast(inner[:, ~chosen] * prior.precision.rsqrt()[groups], contrasts)
+    column = features.by_feature(torch.arange(len(own))).reshape(-1, c)
+    return (
+        Reduced(free, basis[column[chosen].reshape(-1).argsort()], None),
+        Given(fixed, groups.repeat_interleave(c - 1), fixed_basis[column[~chosen].reshape(-1).argsort()]),
+    )
 
 
 def contrasted(model: LinearModel, scale: Tensor) -> Tensor:  # (n, k, d)
@@ -283,21 +299,21 @@ def _weights(model: LinearModel) -> Tensor:  # (n,)
     return model.row_counts if is_alone(model) else model.weights.reshape(-1)
 
 
-def _averages(model: LinearModel, seed: int = 0) -> Callable[[Tensor, Tensor], Expectation]:
-    """E log p and its derivatives, of contrasts (n, k) with covariances (n, k, k)."""
+def _averages(model: LinearModel, seed: int = 0) -> Expected:
+    """E log p and its derivatives, of contrasts (n, k) with covariances (n, k, k) of some data."""
     of, targets = model.likelihood, model.targets
     if is_alone(model):
         flat = targets.reshape(-1)
 
-        def alone(mean: Tensor, covariance: Tensor) -> Expectation:
-            found = of.expected(mean[:, 0], covariance[:, 0, 0], flat)
+        def alone(mean: Tensor, covariance: Tensor, data: Data) -> Expectation:
+            found = of.expected(mean[:, 0], covariance[:, 0, 0], flat[data])
             return Expectation(found.log_density, found.gradient[:, None], found.curvature[:, None, None])
 
         return alone
     contrasts = of.contrasts(model.outputs)
 
-    def together(mean: Tensor, covariance: Tensor) -> Expectation:
-        found = of.expected(mean @ contrasts.mT, contrasts @ covariance @ contrasts.mT, targets, seed)
+    def together(mean: Tensor, covariance: Tensor, data: Data) -> Expectation:
+        found = of.expected(mean @ contrasts.mT, contrasts @ covariance @ contrasts.mT, targets[data], seed)
         curvature = contrasts.mT @ found.curvature @ contrasts
         return Expectation(found.log_density, found.gradient @ contrasts, curvature, found.standard_error)
 

@@ -29,6 +29,10 @@ class Design(ABC):
         """The sum of its squares."""
 
     @abstractmethod
+    def of_data(self, places: Tensor) -> Design:
+        """The rows of some data."""
+
+    @abstractmethod
     def without(self, columns: int) -> Design:
         """The same kind with so many columns of zeros."""
 
@@ -70,6 +74,9 @@ class StoredDesign(Design):
 
     def energy(self) -> float:
         return float(self.columns.square().sum())
+
+    def of_data(self, places: Tensor) -> Design:
+        return StoredDesign(self.columns[places])
 
     def without(self, columns: int) -> Design:
         n, k, _ = self.shape
@@ -126,6 +133,9 @@ class PerContrast(Design):
 
     def energy(self) -> float:
         return self.rows * float(self.features.square().sum())
+
+    def of_data(self, places: Tensor) -> Design:
+        return PerContrast(self.features[places], self.rows)
 
     def without(self, columns: int) -> Design:
         n, k, _ = self.shape

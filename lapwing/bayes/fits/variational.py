@@ -102,7 +102,8 @@ class Variational(Fit):
         if torch.equal(prior.precision, self.prior.precision):
             return self
         others = torch.arange(len(prior.precision)) != self.search.group
-        near: Ascent | None = self.ascent
+        known = isfinite(float(self.prior.precision[self.search.group]))
+        near = self.ascent if known else None  # at infinity the free columns count for nothing
         search = self.search
         if not torch.equal(prior.precision[others], self.prior.precision[others]):
             search = BoundSearch.of(search.model, prior, search.group, search.steps)

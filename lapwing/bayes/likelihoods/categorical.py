@@ -215,7 +215,9 @@ class Categorical(Likelihood):
         if mean.shape[1] == 2:
             found = _expected_of_two(inside, wide, targets)
         else:
-            found = by_points(partial(_softmax_density, contrasts.double(), targets), inside, wide, seed)
+            exact = contrasts.double()
+            density = partial(_softmax_density, exact, exact[targets].mT[:, :, None])
+            found = by_points(density, inside, wide, seed)
         curvature = contrasts @ found.curvature @ contrasts.mT
         return Expectation(found.log_density, found.gradient @ contrasts.mT, curvature, found.standard_error)
 
@@ -260,15 +262,17 @@ def _expected_of_two(mean: Tensor, covariance: Tensor, targets: Tensor) -> Expec
     return Expectation(first * logit - softplus, 2**0.5 * (first - sigma)[:, None], 2 * slope[:, None, None])
 
 
-def _softmax_density(contrasts: Tensor, targets: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
-    """log p of class numbers and its gradient in contrasts (k, n, points): classes come first, which is fast."""
+def _softmax_density(contrasts: Tensor, own: Tensor, at: Tensor, data: slice) -> tuple[Tensor, Tensor]:
+    """log p of labels and its gradient in contrasts (k, b, points): classes come first, which is fast.
+
+    `own` (k, n, 1) are the contrasts of the labels' own logits.
+    """
     logits = (contrasts @ at.flatten(1)).reshape(-1, *at.shape[1:])
     largest = logits.amax(0)
-    weights = (logits - largest).exp_()
+    weights = logits.sub_(largest).exp_()
     total = weights.sum(0)
-    own = contrasts[targets].mT[:, :, None]
-    gradient = own - (contrasts.mT @ (weights / total).flatten(1)).reshape(at.shape)
-    return (at * own).sum(0) - largest - total.log(), gradient
+    expected = (contrasts.mT @ weights.div_(total).flatten(1)).reshape(at.shape)
+    return (at * own[:, data]).sum(0) - largest - total.log(), own[:, data] - expected
 
 
 def softmax_root(probabilities: Tensor, columns: Tensor) -> Tensor:  # (..., c), (..., c, k) -> (..., c, k)

@@ -22,10 +22,10 @@ WIDE = 6.0  # standard deviation of a logit beyond which its average is taken ar
 BUMP = 40.0  # where log(1 + eᶠ) − max(f, 0) has fallen to round-off
 POINTS = 512  # over several outputs
 JITTER = 1e-11  # of the variance of a datum, so that outputs without any variance have a Cholesky factor
-BLOCK = 2**22  # outputs at points that are held at once
+BLOCK = 2**17  # outputs at points that are held at once: more are slower, since they leave the processor's cache
 
 Values = Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]  # outputs -> log p, its gradient, minus its Hessian
-Density = Callable[[Tensor], tuple[Tensor, Tensor]]  # outputs (c, n, points) -> log p (n, points) and its gradient
+Density = Callable[[Tensor, slice], tuple[Tensor, Tensor]]  # outputs (c, b, points) of some data -> log p, its gradient
 
 
 @final
@@ -111,19 +111,20 @@ def by_points(density: Density, mean: Tensor, covariance: Tensor, seed: int = 0,
     jitter = JITTER * wide.diagonal(dim1=1, dim2=2).sum(1) + torch.finfo(torch.float64).tiny
     root = torch.linalg.cholesky_ex(wide + jitter[:, None, None] * torch.eye(c).to(wide))[0]
     points = normal_points(c, count, seed).to(wide)
-    log_density, gradient, by_root = centre.new_zeros(n), centre.new_zeros(c, n), centre.new_zeros(c, n, c)
-    rows, middle = root.permute(1, 0, 2).reshape(c * n, c), centre.mT[:, :, None]
-    means = []
-    for part in points.split(max(1, BLOCK // (n * c))):
-        values, slopes = density(middle + (rows @ part.mT).reshape(c, n, -1))
-        log_density += values.sum(1)
-        gradient += slopes.sum(2)
-        by_root += slopes @ part
-        means.append(values.mean(0))
-    curvature = _curvature(root, by_root.permute(1, 0, 2) / count)
-    pairs = torch.cat(means).reshape(2, -1).mean(0)
+    log_density, gradient, by_root = centre.new_empty(n), centre.new_empty(n, c), centre.new_empty(n, c, c)
+    total = centre.new_zeros(count)
+    for start in range(0, n, step := max(1, BLOCK // (count * c))):
+        data = slice(start, start + step)
+        at = (root[data].permute(1, 0, 2).reshape(-1, c) @ points.mT).reshape(c, -1, count)
+        values, slopes = density(at.add_(centre[data].mT[:, :, None]), data)
+        log_density[data] = values.sum(1)
+        gradient[data] = slopes.sum(2).mT
+        by_root[data] = (slopes @ points).permute(1, 0, 2)
+        total += values.sum(0)
+    curvature = _curvature(root, by_root / count)
+    pairs = (total / n).reshape(2, -1).mean(0)
     error = float(pairs.std()) / len(pairs) ** 0.5
-    return Expectation((log_density / count).to(mean), (gradient.mT / count).to(mean), curvature.to(mean), error)
+    return Expectation((log_density / count).to(mean), (gradient / count).to(mean), curvature.to(mean), error)
 
 
 def _curvature(root: Tensor, by_root: Tensor) -> Tensor:  # (n, c, c)

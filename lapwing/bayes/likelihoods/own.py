@@ -194,8 +194,8 @@ class OwnLikelihood(Likelihood):
         def values(at: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             return self.log_density(at, wide), self._slope(at, wide, False)[0], self._hessian(at, wide)
 
-        def at_points(at: Tensor) -> tuple[Tensor, Tensor]:
-            flat, again = at.flatten(1).mT, wide.repeat_interleave(at.shape[2])
+        def at_points(at: Tensor, data: slice) -> tuple[Tensor, Tensor]:
+            flat, again = at.flatten(1).mT, wide[data].repeat_interleave(at.shape[2])
             slopes = self._slope(flat, again, False)[0]
             return self.log_density(flat, again).reshape(at.shape[1:]), slopes.mT.reshape(at.shape)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lapwing.bayes.fits.loss import PerOutput, stored_numbers
 from lapwing.bayes.linear_model import LinearModel
 from lapwing.bayes.methods.exact import Exact
 from lapwing.bayes.methods.interface import Method
@@ -26,7 +27,7 @@ def choose(model: LinearModel, prior: Prior, draws: int) -> tuple[Method, str]:
     if not draws:
         return exact, sizes
     several = prior.group_count > 1 or model.noise_groups > 1
-    limit = EXACT_SIZE_OF_NETWORKS if model.features.costs.has_row_vjp else EXACT_SIZE
+    limit = EXACT_SIZE if model.point is None else EXACT_SIZE_OF_NETWORKS
     if model.features.costs.too_many_outputs and rows > limit:
         return _matrix_free(model, draws, several, "outputs a datum are too many to make their Jacobian")
     if min(rows, d) > limit:
@@ -64,6 +65,8 @@ def exact_bytes(model: LinearModel) -> float:
     side: Side = "primal" if d <= rows else "dual"
     if model.point is None:
         return needed_bytes((rows, d), side)
+    if isinstance(model.features, PerOutput):
+        return 8.0 * (2 * stored_numbers(model.features) + 6 * d * d)
     size = model.features.like.element_size()
     item = size if labels else 8  # without labels it is kept in double
     kept = 0.0

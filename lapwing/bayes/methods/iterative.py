@@ -153,6 +153,11 @@ class SGD(Solver):
     em_steps : int
         Rounds of solving and tuning.
 
+    Raises
+    ------
+    ValueError
+        If the objective is not known, or a number is below one.
+
     Examples
     --------
     >>> import torch, lapwing as lw

@@ -76,6 +76,11 @@ class Krylov(Method):
     known : Ritz, optional
         A space that is known already, set by lapwing.
 
+    Raises
+    ------
+    ValueError
+        If `rtol` is not between 0 and 1, or `steps` is below one.
+
     Examples
     --------
     >>> import lapwing as lw

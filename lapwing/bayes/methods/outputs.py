@@ -11,6 +11,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from lapwing.bayes.fits.loss import PerOutput
 from lapwing.bayes.likelihoods import Spread
 from lapwing.bayes.statistics import Whitened
 from lapwing.linalg.operators import LinearOperator
@@ -21,6 +22,7 @@ BLOCK_BYTES = 2**26  # of the Jacobian of a few data
 STORED_SHARE = 4  # coordinates of held-out outputs may take this part of the free memory
 DIRECTIONS = 30_000  # beyond these a ratio costs more than sharing out all of them over a grid, once
 STEP = 0.04
+DENSE = 4000  # weights of features that outputs share, up to which their covariance is formed
 OUTPUTS = 256  # a datum, beyond which no rows of a Jacobian are made: draws say how uncertain they are
 
 
@@ -55,6 +57,8 @@ def closed_form(
     *, full: bool, seed: int, batch_size: int | None = None,
 ) -> OutputUncertainty:  # fmt: skip
     """The uncertainty of outputs of a shape (n,) or (n, …, c), by products of their rows with eigenvectors."""
+    if full and isinstance(features, PerOutput) and features.shape[1] <= DENSE:
+        return _of_shared(posterior, features, shape, deviations, seed)
     dtype, parts, images = _working(posterior, features), [], []
     k, std, deviations = (known.to(dtype) for known in (posterior.values, posterior.std, deviations))
     for data in _data(features, shape, batch_size, std):
@@ -68,6 +72,22 @@ def closed_form(
     prior_variance, covariance, *centred = (torch.cat(part) for part in zip(*parts, strict=True))
     spread, draws = _closed(covariance, shape, seed), torch.cat(images, dim=1).reshape(-1, *shape)
     return OutputUncertainty(prior_variance.reshape(shape), _with_centred(spread, *centred), draws)
+
+
+def _of_shared(
+    posterior: Whitened, features: PerOutput, shape: tuple[int, ...], deviations: Tensor, seed: int
+) -> OutputUncertainty:
+    """The same of outputs (n, c) that share their features, by the covariance of the weights."""
+    std, vectors, left = posterior.std, posterior.vectors, 1 / (1 + posterior.values)
+    inside = torch.eye(len(std), dtype=torch.float64) if posterior.spectrum.complete else vectors @ vectors.mT
+    weights = (vectors * left) @ vectors.mT + torch.eye(len(std), dtype=torch.float64) - inside
+    covariance = features.covariances(std[:, None] * weights * std)
+    prior = features.row_squares(std.square().to(features.like)).double().reshape(shape)
+    total = covariance.diagonal(dim1=1, dim2=2).sum(1)
+    c = shape[-1]
+    centred = (1 - 1 / c) * prior.sum(1), (total - covariance.sum((1, 2)) / c).clamp_min(0)
+    draws = (features @ deviations.to(features.like)).double().mT.reshape(-1, *shape)
+    return OutputUncertainty(prior, _with_centred(_closed(covariance, shape, seed), *centred), draws)
 
 
 def _centred(whitened: Whitened, rows: Tensor, inside: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:  # (b,), (b,)

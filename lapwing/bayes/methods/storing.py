@@ -35,6 +35,8 @@ def stored_features(features: LinearOperator, outputs: int = 1, report: Report |
 
 def in_double(features: LinearOperator) -> LinearOperator:
     """Stored features in double precision where they fit: eigenvalues below the square of single precision count."""
+    if isinstance(features, PerOutput):
+        return replace(features, inner=in_double(features.inner))
     stored = stored_features(Double(features))
     return stored if isinstance(stored, Dense) else features
 

@@ -338,6 +338,11 @@ class LowRank(Structure):
         Where the marginal likelihood is evaluated: at the optimum of the linearised model, or at the network's
         weights.
 
+    Raises
+    ------
+    ValueError
+        If the rank is below one, or `rtol` is not between 0 and 1.
+
     Examples
     --------
     >>> import lapwing as lw

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from lapwing.bayes.evidence import Precisions, Problem, at_ratios, objectives
 from lapwing.bayes.evidence.indefinite import first_peak
+from lapwing.bayes.statistics import LOWEST_RATIO
 
 POINTS = 81
 LABEL_POINTS = 41  # where every point takes probabilities
@@ -148,8 +149,12 @@ def climbed(density: Density) -> PrecisionCurve:
 
 
 def _grid(problem: Problem, points: int) -> np.ndarray:
-    """Logarithms of the ratios of prior to noise precision that are looked at."""
-    centre, lowest = np.log(max(problem.largest, 1.0)), np.log(max(1.001 * problem.positive_from, 1e-300))
+    """Logarithms of the ratios of prior to noise precision that are looked at.
+
+    Below `LOWEST_RATIO` of the largest eigenvalue the spread is that of round-off in the features.
+    """
+    centre = np.log(max(problem.largest, 1.0))
+    lowest = np.log(max(1.001 * problem.positive_from, LOWEST_RATIO * problem.largest, 1e-300))
     return np.linspace(max(min(-12.0, centre - 23), lowest), centre + 7, points)
 
 

@@ -85,7 +85,7 @@ def left_out(posterior: Posterior, mean: Mean) -> LeaveOneOut:
         leverage=step.leverage,
         mean=without,
         epistemic_variance=step.covariance.diagonal(dim1=1, dim2=2).reshape(shape),
-        log_density=of.joint_log_prob(seen.link, *seen.cooled, model.targets),
+        log_density=of.joint_log_prob(seen.link, *seen.scaled, model.targets),
         pull=step.pull[:, :, 0],
         distance=(step.pull * step.shift).sum((1, 2)).clamp_min(0).sqrt(),
         prediction=prediction,

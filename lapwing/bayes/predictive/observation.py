@@ -100,20 +100,20 @@ class Observation:
             object.__setattr__(self, "spread", replace(self.spread, draws=None))
 
     @property
-    def cooled(self) -> tuple[Tensor, Spread]:
-        """The outputs and their spread over the temperature."""
-        cool = 1 / self.temperature
-        return cool * self.outputs, self.spread.scaled(cool)
+    def scaled(self) -> tuple[Tensor, Spread]:
+        """The outputs and their spread, divided by the temperature."""
+        factor = 1 / self.temperature
+        return factor * self.outputs, self.spread.scaled(factor)
 
     @property
     def distribution(self) -> Distribution:
         """That of a new observation."""
-        return self.likelihood.predictive(self.link, *self.cooled)
+        return self.likelihood.predictive(self.link, *self.scaled)
 
     @property
     def probabilities(self) -> Tensor:
         """Of every class, which come last."""
-        return self.likelihood.probabilities(self.link, *self.cooled)
+        return self.likelihood.probabilities(self.link, *self.scaled)
 
     @property
     def noise_variance(self) -> Tensor | str:
@@ -123,7 +123,7 @@ class Observation:
     @property
     def mutual_information(self) -> Tensor:
         """What a new observation would say about the outputs, in nats."""
-        return self.likelihood.mutual_information(*self.cooled)
+        return self.likelihood.mutual_information(*self.scaled)
 
     @property
     def members(self) -> tuple[Observation, ...]:

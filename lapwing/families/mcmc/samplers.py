@@ -24,7 +24,15 @@ DIVERGENT = 1000.0  # a loss of log density that no step of a useful size makes
 @final
 @dataclass(frozen=True, eq=False)
 class Chain:
-    """Positions of several chains after warm-up, and how they got there."""
+    """Positions of several chains after warm-up, and how they got there.
+
+    Parameters
+    ----------
+    positions : Tensor
+        (chains, draws, d).
+    diagnostics : dict
+        How the chains got there.
+    """
 
     positions: Tensor  # (chains, draws, d)
     diagnostics: dict[str, Any]
@@ -33,7 +41,22 @@ class Chain:
 @final
 @dataclass(frozen=True)
 class Length:
-    """How many transitions a chain makes: some to warm up, then `draws` of which every `thin`-th is kept."""
+    """How many transitions a chain makes.
+
+    Parameters
+    ----------
+    warmup : int
+        Transitions that are not kept.
+    draws : int
+        Positions that are kept.
+    thin : int
+        Transitions for each of them.
+
+    Examples
+    --------
+    >>> Length(warmup=500, draws=250, thin=2).total
+    1000
+    """
 
     warmup: int
     draws: int
@@ -71,6 +94,27 @@ class HMC:
     Warm-up finds the step size by dual averaging for this `acceptance`, and a diagonal metric from the variances seen.
     A path has a length of `path` in units of that metric, times a number between ½ and 1½, but at most `max_steps`
     steps. The standard of truth for small networks: exact in the limit, and its diagnostics say when that is far away.
+
+    Parameters
+    ----------
+    path : float
+        Length of a path, in units of the metric.
+    acceptance : float
+        Share of steps that is to be accepted.
+    max_steps : int
+        Of a path.
+    step_size : float, optional
+        Where warm-up starts; found if left out.
+
+    Raises
+    ------
+    ValueError
+        If `path` or `max_steps` is not positive, or `acceptance` is not between 0 and 1.
+
+    Examples
+    --------
+    >>> HMC(path=2.0)
+    HMC(path=2.0, acceptance=0.8, max_steps=200, step_size=None)
     """
 
     path: float = 1.5
@@ -100,7 +144,20 @@ class HMC:
 @final
 @dataclass(frozen=True)
 class Langevin:
-    """The Metropolis-adjusted Langevin algorithm (Roberts & Tweedie 1996): HMC with paths of one step."""
+    """The Metropolis-adjusted Langevin algorithm (Roberts & Tweedie 1996): HMC with paths of one step.
+
+    Parameters
+    ----------
+    acceptance : float
+        Share of steps that is to be accepted.
+    step_size : float, optional
+        Where warm-up starts; found if left out.
+
+    Examples
+    --------
+    >>> Langevin().acceptance
+    0.57
+    """
 
     acceptance: float = 0.57  # the best in high dimension (Roberts & Rosenthal 1998)
     step_size: float | None = None
@@ -125,6 +182,27 @@ class SGLD:
     the variance that these add to a step over the one that is meant, as if the chain were hotter by that share. With
     `preconditioned` (Li et al. 2016) G = 1 / (10⁻⁵ + √v), v the running mean square of the gradients of the log
     density, which is frozen after warm-up: then G is constant, and no derivative of it is missing from the drift.
+
+    Parameters
+    ----------
+    step_size : float
+        ε of every step.
+    preconditioned : bool
+        Whether steps are scaled by the gradients seen.
+    decay : float
+        Of the running mean of squared gradients.
+    batch_size : int or None
+        Data for a gradient; all if None.
+
+    Raises
+    ------
+    ValueError
+        If `step_size` is not positive, or `decay` is not between 0 and 1.
+
+    Examples
+    --------
+    >>> SGLD(1e-4, batch_size=64).preconditioned
+    False
     """
 
     step_size: float

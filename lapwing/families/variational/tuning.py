@@ -32,12 +32,39 @@ TOLD = ("units", "data", "random_weights", "divergence", "divergence_per_unit") 
 @final
 @dataclass(frozen=True)
 class Sweep:
-    """One cell per network and τ: what was used, and how it did on held-out data, or why it failed."""
+    """One cell per network and τ: what was used, and how it did on held-out data, or why it failed.
+
+    Parameters
+    ----------
+    cells : tuple of dict
+        What was used and found, for each network and τ.
+
+    Examples
+    --------
+    >>> Sweep(({"network": "a", "tau": 0.1, "nll": 0.4}, {"network": "a", "tau": 1.0, "nll": 0.3})).best()
+    1.0
+    """
 
     cells: tuple[Cell, ...]
 
     def best(self, network: str | None = None) -> float:
-        """The τ with the lowest held-out NLL of the averaged predictive, for one network where there are several."""
+        """The τ with the lowest held-out NLL of the averaged predictive, for one network where there are several.
+
+        Parameters
+        ----------
+        network : str, optional
+            Its name, where there are several.
+
+        Returns
+        -------
+        float
+            That τ.
+
+        Raises
+        ------
+        ValueError
+            If there are several networks and none was chosen, or no fit ended well.
+        """
         names = {cell["network"] for cell in self.cells}
         if network is None and len(names) > 1:
             raise ValueError(f"several networks were tried: choose one of {sorted(names)}")
@@ -58,6 +85,45 @@ def tune_temperature(
     agree. Other `options` are those of `fit`. With several `processes` each has one thread, and what is passed must be
     picklable. A fit that diverges is a cell with its reason, and the rest goes on.
 
+    Parameters
+    ----------
+    models : nn.Module or mapping of nn.Module
+        One network, or several by name.
+    data : (inputs, targets), Dataset, DataLoader or list of batches
+        Training data: inputs and targets.
+    likelihood : Likelihood
+        Of the targets, such as `lapwing.Categorical()`.
+    validation : (inputs, targets), Dataset, DataLoader or list of batches
+        Data that scores are taken on.
+    epochs : int
+        Passes over the data.
+    taus : tuple of float
+        Those that are tried.
+    units : "hidden", "weights", int or None
+        N of η = τ p / N.
+    processes : int
+        Fits at the same time.
+    results : path, optional
+        File of JSON lines, kept and gone on from.
+    draws : int
+        Posterior draws.
+    progress : bool or callable, optional
+        Whether to show progress, or what is told of it. On a terminal only if left out.
+    options : keyword arguments
+        As `fit` takes them.
+
+    Returns
+    -------
+    Sweep
+        One cell for each network and τ.
+
+    Raises
+    ------
+    ValueError
+        If there are no networks, no τ or no processes.
+
+    Examples
+    --------
     >>> x = torch.linspace(-1, 1, 40)[:, None]
     >>> from lapwing.bayes.likelihoods import Gaussian
     >>> network = nn.Sequential(nn.Linear(1, 8), nn.Tanh(), nn.Linear(8, 1))

@@ -28,7 +28,29 @@ Module = TypeVar("Module", bound=nn.Module)
 @final
 @dataclass(frozen=True)
 class Training:
-    """How long and how fast a stage learns."""
+    """How long and how fast a stage learns.
+
+    Parameters
+    ----------
+    steps : int
+        Of the optimiser.
+    batch_size : int
+        Pictures in each.
+    learning_rate : float
+        Of Adam.
+    weight_decay : float
+        Of Adam, decoupled.
+
+    Raises
+    ------
+    ValueError
+        If a number of steps or pictures is below one, or the rate is not positive.
+
+    Examples
+    --------
+    >>> Training(steps=100, batch_size=50).epochs(500)
+    10
+    """
 
     steps: int = 2000
     batch_size: int = 128

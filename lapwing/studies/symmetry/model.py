@@ -26,7 +26,28 @@ LEVEL = 0.9
 @final
 @dataclass(frozen=True)
 class Settings:
-    """Sizes and lengths of both stages; `shape` and `conditional` are of p(η | x̂)."""
+    """Sizes and lengths of both stages; `shape` and `conditional` are of p(η | x̂).
+
+    Parameters
+    ----------
+    width : int
+        Of the networks.
+    inference : Training
+        Of the first stage, which finds poses.
+    poses : Training
+        Of the second, which learns p(η | x̂).
+    shape : "spline" or "gaussian"
+        Of p(η | x̂).
+    conditional : bool
+        Whether p(η | x̂) depends on x̂.
+    interpolation : "bilinear" or "bicubic"
+        Between pixels.
+
+    Examples
+    --------
+    >>> Settings(width=64).shape
+    'spline'
+    """
 
     width: int = 256
     inference: Training = field(default_factory=lambda: Training(steps=500, learning_rate=2e-3))
@@ -53,6 +74,17 @@ class SymmetryModel:
 
     Pictures are float tensors (n, size, size) or (n, channels, size, size) in [0, 1] on a background of 0.
 
+    Parameters
+    ----------
+    group : Affine
+        Of transformations.
+    settings : Settings
+        Of both stages.
+    learnt : Learnt, optional
+        What `fit` found.
+
+    Examples
+    --------
     >>> from lapwing.studies.datasets import digits
     >>> quick = Settings(width=16, inference=Training(steps=4), poses=Training(steps=4))
     >>> x = torch.nn.functional.pad(digits().train[0][:40].float(), [2] * 4)

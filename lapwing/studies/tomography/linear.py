@@ -26,6 +26,31 @@ class Linearised:
     """The linear model of a reconstruction, but for its prior and noise.
 
     `targets` are y − A f + A J w̄: what A J θ is to explain. Where the Jacobian is stored, `jacobian` is Dense.
+
+    Parameters
+    ----------
+    reconstruction : Reconstruction
+        A fitted network.
+    jacobian : LinearOperator
+        (size², p).
+    weights : Tensor
+        Those of the network, (p,).
+    blocks : tuple of FilterBlock
+        Filters that share a prior.
+    shift : Tensor
+        J w̄, (size²,).
+    targets : Tensor
+        What A J θ is to explain, (n,).
+
+    Examples
+    --------
+    >>> import lapwing.studies.tomography as ct
+    >>> scan = ct.simulate(torch.eye(6), ct.projector(ct.ParallelBeam.spread(5, 6), 6))
+    >>> reconstruction = ct.deep_image_prior(scan, ct.Settings((3, 3), (2,), steps=20), progress=False)
+    >>> linear = ct.linearise(reconstruction)
+    >>> prior = ct.FilterPrior.start(linear.blocks)
+    >>> linear.targets.shape, linear.stored
+    (torch.Size([45]), True)
     """
 
     reconstruction: Reconstruction
@@ -74,6 +99,26 @@ def linearise(reconstruction: Reconstruction, *, store: bool | None = None) -> L
 
     With `store` the Jacobian is worked out once and kept, which takes one reverse pass per pixel; by default where it
     has at most 1,500 rows.
+
+    Parameters
+    ----------
+    reconstruction : Reconstruction
+        A fitted network.
+    store : bool, optional
+        Whether to keep the Jacobian as a matrix; by size if left out.
+
+    Returns
+    -------
+    Linearised
+        The linear model, but for its prior and noise.
+
+    Examples
+    --------
+    >>> from lapwing.studies.tomography import ParallelBeam, Settings, deep_image_prior, projector, simulate
+    >>> scan = simulate(torch.eye(6), projector(ParallelBeam.spread(5, 6), 6))
+    >>> reconstruction = deep_image_prior(scan, Settings((3, 3), (2,), steps=20), progress=False)
+    >>> linearise(reconstruction).jacobian.shape[0]
+    36
     """
     products = _jacobian(reconstruction, reconstruction.input.dtype)
     jacobian: LinearOperator = products

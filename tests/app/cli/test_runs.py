@@ -48,8 +48,8 @@ def test_classes_by_number(lapwing, runs, stranger):
     with torch.no_grad():
         logits = model(pairs["test"][0])
     assert np.allclose(test.method("raw network").probs, logits.softmax(1).numpy(), atol=1e-6)
-    cooled = (logits / posterior.diagnostics.temperature_scaling["temperature"]).softmax(1)
-    assert np.allclose(test.method("temperature scaling").probs, cooled.numpy(), atol=1e-6)
+    scaled = (logits / posterior.diagnostics.temperature_scaling["temperature"]).softmax(1)
+    assert np.allclose(test.method("temperature scaling").probs, scaled.numpy(), atol=1e-6)
 
 
 def test_predict_gives_what_fit_gave(lapwing, runs):

@@ -140,8 +140,8 @@ class TestHeldOut:
         heat = told.temperature_scaling["temperature"]
         scores = []
         for factor in (1, 1.01, 1 / 1.01):
-            cooled = torch.stack([(model(x) / (heat * factor)).detach().softmax(1) for model in models]).mean(0)
-            scores.append(float(cooled.gather(1, y[:, None]).log().mean()))
+            scaled = torch.stack([(model(x) / (heat * factor)).detach().softmax(1) for model in models]).mean(0)
+            scores.append(float(scaled.gather(1, y[:, None]).log().mean()))
         assert told.candidates[held_out.SCALED] == pytest.approx(scores[0], rel=1e-10)
         assert scores[0] >= max(scores[1:]) - 1e-9
         own = lw.fit(models, train, lw.Categorical(), draws=4, progress=False)

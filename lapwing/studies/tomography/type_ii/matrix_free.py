@@ -32,6 +32,35 @@ class MatrixFree:
     Every step solves with Σ_yy for the targets and for `probes` columns of random signs, the same at every step, each
     from its last solution; a Nyström preconditioner of `rank` is made anew every `refresh` steps. Adam's step length is
     halved every third of the steps.
+
+    Parameters
+    ----------
+    steps : int
+        Of Adam.
+    learning_rate : float
+        Of Adam, in log hyperparameters.
+    probes : int
+        Columns of random signs.
+    rank : int
+        Of the preconditioner.
+    refresh : int
+        Steps between preconditioners.
+    rtol : float
+        Relative residual of solves.
+    max_cg_steps : int
+        Of a solve.
+    seed : int
+        Of all random numbers.
+
+    Raises
+    ------
+    ValueError
+        If a number of steps or probes is below one, or the rank is negative.
+
+    Examples
+    --------
+    >>> MatrixFree(steps=10).probes
+    8
     """
 
     steps: int = 30
