@@ -117,7 +117,7 @@ def scaled(base: Any, held_out: Any) -> Any:
 
     bounds = tuple(math.log(end) for end in TEMPERATURES)
     best = scipy.optimize.minimize_scalar(loss, bounds=bounds, method="bounded")
-    return temperature.Scaled(base, math.exp(best.x))
+    return temperature.TemperatureScaled(base, math.exp(best.x))
 
 
 def methods(case: Case, data: dict[str, Any], model: Any, seed: int) -> dict[str, Callable[[], Any]]:

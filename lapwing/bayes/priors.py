@@ -188,7 +188,7 @@ class GPrior:
         Those means are traces, which few probes know well; one product serves them all.
         """
         rows = features.shape[0]
-        if self.scale_per == "weight" or blocks is None or not features.has_row_vjp or rows <= ROWS:
+        if self.scale_per == "weight" or blocks is None or not features.costs.has_row_vjp or rows <= ROWS:
             return features.column_squares().double()
         bits = torch.randint(2, (rows, PROBES), generator=torch.Generator().manual_seed(0))
         return (features.T @ (2 * bits - 1).to(features.like)).double().square().mean(1)

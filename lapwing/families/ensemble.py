@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -16,6 +15,7 @@ from torch import nn
 from lapwing.bayes.likelihoods import Likelihood
 from lapwing.families.networks import Networks, evaluated, stacked, values, with_noise
 from lapwing.network.parameters import check_model
+from lapwing.runtime.processes import fresh_processes
 from lapwing.runtime.progress import Report, reporter
 from lapwing.training import Diverged, adam, train
 from lapwing.training import members as train_members
@@ -188,8 +188,7 @@ def _here(*asked: Any, **options: Any) -> list[nn.Module]:
 
 
 def _apart(jobs: list[Member], processes: int, report: Report) -> list[nn.Module]:
-    context = multiprocessing.get_context("spawn")  # a fork of a process with threads may hang
-    with ProcessPoolExecutor(min(processes, len(jobs)), mp_context=context) as pool:
+    with ProcessPoolExecutor(min(processes, len(jobs)), mp_context=fresh_processes(__name__)) as pool:
         found = []
         for number, model in enumerate(pool.map(_train, jobs), 1):
             found.append(model)

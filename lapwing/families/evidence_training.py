@@ -29,7 +29,7 @@ from lapwing.network.batches import Batches, as_batches
 from lapwing.network.data_spec import Counted, Targets
 from lapwing.network.input_tree import Sample, outputs_at
 from lapwing.network.jacobian import Network
-from lapwing.network.kfac import root_of, structured
+from lapwing.network.kfac import Structures, root_of
 from lapwing.network.linearisation import linearise
 from lapwing.network.shuffling import Source
 from lapwing.runtime.progress import Report
@@ -182,7 +182,8 @@ def train_with_evidence(
     >>> len(trained.curve), sorted(trained.assessment.precision), trained.model.training
     (3, ['0', '2'], False)
     """
-    _check(epochs, likelihood, prior, method, burn_in, frequency, start_precision, largest_step)
+    _check_kinds(likelihood, prior, method)
+    _check_steps(epochs, burn_in, frequency, start_precision, largest_step)
     source = Source.of(data)
     if subset is not None and not 1 <= subset <= source.size:
         raise ValueError(f"subset is {subset}, expected 1 to {source.size}, the number of data, or None for all")
@@ -337,7 +338,7 @@ def layerwise(
     outputs = torch.cat([network.outputs(inputs) for inputs in batches.inputs])
     targets, counts = _counted(batches, dataset_size)
     root = root_of(likelihood, targets)
-    curvature = structured(network, batches.inputs, root, method, counts=counts, seed=seed).curvature
+    curvature = method.made_of(Structures(network, batches.inputs, root, counts), None, seed).curvature
     values = torch.cat([block.values.flatten() for block in curvature.blocks]).double().cpu()
     group_of = torch.cat([_groups(block, prior) for block in curvature.blocks])
     known, own = likelihood.arranged(outputs.cpu(), targets.cpu(), counts)
@@ -468,10 +469,7 @@ def _spread(source: Source) -> Tensor:
     return spread
 
 
-def _check(
-    epochs: int, likelihood: Likelihood, prior: Any, method: Any, burn_in: int, frequency: int, start_precision: float,
-    largest_step: float,
-) -> None:  # fmt: skip
+def _check_kinds(likelihood: Likelihood, prior: Any, method: Any) -> None:
     if not isinstance(prior, Isotropic | PerGroup):
         raise ValueError(
             f"prior is {prior!r}, expected Isotropic() or PerGroup(…): the scale of any other would move with the "
@@ -483,6 +481,9 @@ def _check(
         )
     if likelihood.tunes_noise and likelihood.per_output:
         raise ValueError("one noise for all outputs can be found while training: give noise_std for one per output")
+
+
+def _check_steps(epochs: int, burn_in: int, frequency: int, start_precision: float, largest_step: float) -> None:
     if burn_in < 0 or frequency < 1 or burn_in >= epochs:
         raise ValueError(
             f"burn_in is {burn_in} and frequency {frequency} of {epochs} epochs: expected 0 ≤ burn_in < epochs and "

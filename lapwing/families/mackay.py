@@ -26,7 +26,8 @@ from lapwing.bayes.inference import infer
 from lapwing.bayes.likelihoods import GaussianSurrogate, Likelihood
 from lapwing.bayes.linear_model import LinearisationPoint, LinearModel, Observed
 from lapwing.bayes.methods import EmpiricalFisher, Hessian
-from lapwing.bayes.methods.structured import EvidenceAt, Structure, StructuredPosterior
+from lapwing.bayes.methods.structured import Structure, StructuredPosterior
+from lapwing.bayes.methods.structured_fits import EvidenceAt
 from lapwing.bayes.posterior import Posterior
 from lapwing.bayes.predictive import Prediction
 from lapwing.bayes.priors import DiagonalPrior, Isotropic, Prior

@@ -14,12 +14,12 @@ from lapwing.bayes.predictive import Observation, Prediction
 from lapwing.families.networks import BATCH, Predictive
 from lapwing.network.shuffling import Source
 
-__all__ = ["Scaled", "fit", "scaled"]
+__all__ = ["TemperatureScaled", "fit", "scaled"]
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Scaled:
+class TemperatureScaled:
     """Predictions whose logits, or for numbers whose precisions, are divided by one constant.
 
     For class labels `temperature` divides the logits and their spread; for numbers it multiplies every variance, that
@@ -60,7 +60,7 @@ class Scaled:
         return scaled(self.base.predict(inputs), self.temperature)
 
 
-def fit(base: Predictive, validation: Any) -> Scaled:
+def fit(base: Predictive, validation: Any) -> TemperatureScaled:
     """The scaling that maximises the log density of held-out data: one number, which cannot change the ranking.
 
     Parameters
@@ -88,14 +88,14 @@ def fit(base: Predictive, validation: Any) -> Scaled:
     first = pairs[0][0]
     if first.likelihood.constant_curvature and isinstance(first.observation, Observation):  # the best in closed form
         squares = torch.cat([_squares(found, targets) for found, targets in pairs])
-        return Scaled(base, float(squares.mean()))
+        return TemperatureScaled(base, float(squares.mean()))
 
     def loss(log_temperature: float) -> float:
         terms = [scaled(found, float(np.exp(log_temperature))).log_prob(targets) for found, targets in pairs]
         return -float(torch.cat([part.double().flatten() for part in terms]).mean())
 
     best = scipy.optimize.minimize_scalar(loss, bounds=(-4, 6), method="bounded")
-    return Scaled(base, float(np.exp(best.x)))
+    return TemperatureScaled(base, float(np.exp(best.x)))
 
 
 def scaled(found: Prediction, temperature: float) -> Prediction:

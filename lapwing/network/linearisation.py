@@ -18,7 +18,7 @@ from lapwing.network.data_spec import NO_TARGETS
 from lapwing.network.groups import weight_groups
 from lapwing.network.hessian import DenseCurvatures
 from lapwing.network.input_tree import InputTree, required
-from lapwing.network.jacobian import Jacobian, Network, Plan, prepared
+from lapwing.network.jacobian import Jacobian, Network, ProductPlan, prepared
 from lapwing.network.kfac import FoundStructure, Structures, root_of
 from lapwing.network.kfac.factors import Sharing
 from lapwing.network.kfac.roots import Root, per_place, scaled
@@ -139,7 +139,7 @@ def _kept(features: Jacobian, checkpoint: Path | str | None) -> Jacobian:
     plan = asdict(features.plan)
     plan["factored_from"] = str(plan["factored_from"])  # it may be infinite
     known = Journal(Path(checkpoint)).found("plan", lambda: ({}, plan))[1]
-    return replace(features, plan=Plan(**{**known, "factored_from": float(known["factored_from"])}))
+    return replace(features, plan=ProductPlan(**{**known, "factored_from": float(known["factored_from"])}))
 
 
 def _observed(network: Network, batches: Batches, likelihood: Likelihood) -> tuple[Tensor, Observed]:

@@ -19,10 +19,10 @@ from lapwing.runtime.progress import reporter
 from lapwing.tabular.classes import POINTS, ClassNetworks
 from lapwing.tabular.columns import Encoding
 from lapwing.tabular.estimators import TableEstimator, check_size, entropy, generators, random_of
-from lapwing.tabular.iterations import Trained
+from lapwing.tabular.iterations import TrainedNetworks
 from lapwing.tabular.labels import Labels, Softmax
-from lapwing.tabular.networks import Layers, initial
-from lapwing.tabular.variational import Priors, State, begin, train
+from lapwing.tabular.networks import LayerMatrices, initial
+from lapwing.tabular.variational import Priors, SpreadState, begin, train
 
 MANY_ROWS = 3_000  # beyond it, training begins with
 PART_ROWS = 2_000  # of them
@@ -239,7 +239,7 @@ class BayesianMLPClassifier(ClassifierMixin, TableEstimator):
         """All to the columns of the first member, none to those of the next, and so on."""
         return torch.tensor([TOGETHER, 0.0] * self.members, dtype=torch.float64)[: self.members]
 
-    def _trained(self, sizes: tuple[int, ...], priors: Priors, data: Labels) -> Trained[State]:
+    def _trained(self, sizes: tuple[int, ...], priors: Priors, data: Labels) -> TrainedNetworks[SpreadState]:
         """On all rows or, if they are many, on a part of them first, which does most of the work at little cost."""
         networks = initial(sizes, generators(self._entropy, self.members))
         n = len(data.inputs)
@@ -255,7 +255,7 @@ class BayesianMLPClassifier(ClassifierMixin, TableEstimator):
         then = train(state, data, priors, max_iter=steps, tol=self.tol, report=reporter(self.verbose))
         return replace(then, iterations=first.iterations + then.iterations)
 
-    def _from_both_widths(self, networks: Layers, priors: Priors, data: Labels) -> Trained[State]:
+    def _from_both_widths(self, networks: LayerMatrices, priors: Priors, data: Labels) -> TrainedNetworks[SpreadState]:
         """Each network from a narrow and a wide prior of the logits; the one with the higher bound is trained on."""
         report = reporter(self.verbose)
         members = torch.arange(self.members)

@@ -19,12 +19,12 @@ from lapwing.linear.fitting import fitted_whole, row_weights
 from lapwing.runtime.progress import reporter
 from lapwing.tabular.columns import Encoding, Table, scale_of
 from lapwing.tabular.estimators import TableEstimator, check_size, entropy, generators, random_of
-from lapwing.tabular.iterations import Trained
-from lapwing.tabular.mixtures import Mixture
+from lapwing.tabular.iterations import TrainedNetworks
+from lapwing.tabular.mixtures import MemberMixture
 from lapwing.tabular.networks import initial
 from lapwing.tabular.noise import InputNoise, learn
-from lapwing.tabular.posterior import LeftOut, Networks, Units, debiased_squares
-from lapwing.tabular.training import Data, Groups, State, joined, reopened, start, train
+from lapwing.tabular.posterior import LeftOut, NetworkPosteriors, Units, debiased_squares
+from lapwing.tabular.training import Groups, State, TrainingData, joined, reopened, start, train
 
 MANY_ROWS = 6_000  # beyond it, training begins with
 PART_ROWS = 4_000  # of them
@@ -332,7 +332,7 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, TableEstimator):
         check_size(len(targets), sizes, len(data.targets))
         groups = Groups.by_column(torch.from_numpy(encoding.columns), sizes)
         trained = self._trained(sizes, groups, data)
-        self._networks = Networks.of(trained.state, groups, data, self.members, units)
+        self._networks = NetworkPosteriors.of(trained.state, groups, data, self.members, units)
         if self.noise == "input":
             trained, data = self._with_input_noise(trained, sizes, groups, data)
         self._keep(trained, data)
@@ -350,10 +350,10 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, TableEstimator):
         state = reopened(start(found.networks, groups), found.precision, found.noise_precision)
         steps = min(self.max_iter, PARTIAL_STEPS)
         trained = train(state, groups, data, max_iter=steps, tol=self.tol, report=reporter(self.verbose))
-        self._networks = Networks.of(trained.state, groups, data, found.members, found.units, found.noise)
+        self._networks = NetworkPosteriors.of(trained.state, groups, data, found.members, found.units, found.noise)
         self._keep(trained, data)
 
-    def _keep(self, trained: Trained[State], data: Data) -> None:
+    def _keep(self, trained: TrainedNetworks[State], data: TrainingData) -> None:
         """What is known at the end of training."""
         self._data = data
         self._networks, left_out = self._networks.shaped(data)
@@ -384,16 +384,16 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, TableEstimator):
     def _data_of(
         self, table: Table, targets: np.ndarray, weights: np.ndarray, units: Units, members: int,
         noise: InputNoise | None = None,
-    ) -> Data:  # fmt: skip
+    ) -> TrainingData:  # fmt: skip
         """Standardised, with the targets of each network."""
         values = (torch.from_numpy(targets) - units.mean) / units.scale
         each = values.mT.repeat_interleave(members, dim=0)[:, :, None]
-        data = Data.of(torch.from_numpy(self._encoding.inputs(table)), each, torch.from_numpy(weights))
+        data = TrainingData.of(torch.from_numpy(self._encoding.inputs(table)), each, torch.from_numpy(weights))
         if noise is None:
             return data
         return replace(data, noise_variance=noise.variance(data.inputs).repeat_interleave(members, dim=0))
 
-    def _trained(self, sizes: tuple[int, ...], groups: Groups, data: Data) -> Trained[State]:
+    def _trained(self, sizes: tuple[int, ...], groups: Groups, data: TrainingData) -> TrainedNetworks[State]:
         """On all rows or, if they are many, on a part of them first, which does most of the work at little cost."""
         state = start(initial(sizes, self._generators(data)), groups)
         report = reporter(self.verbose)
@@ -408,15 +408,15 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, TableEstimator):
         then = train(first.state, groups, data, max_iter=steps, tol=self.tol, report=report)
         return replace(then, iterations=first.iterations + then.iterations)
 
-    def _generators(self, data: Data) -> list[torch.Generator]:
+    def _generators(self, data: TrainingData) -> list[torch.Generator]:
         """Member m of every target starts from the same weights, whatever else is trained beside it."""
         return [
             one for _ in range(len(data.targets) // self.members) for one in generators(self._entropy, self.members)
         ]
 
     def _with_input_noise(
-        self, trained: Trained[State], sizes: tuple[int, ...], groups: Groups, data: Data
-    ) -> tuple[Trained[State], Data]:
+        self, trained: TrainedNetworks[State], sizes: tuple[int, ...], groups: Groups, data: TrainingData
+    ) -> tuple[TrainedNetworks[State], TrainingData]:
         """The networks trained further in turns with networks of their noise."""
         report = reporter(self.verbose)
         for _ in range(NOISE_ROUNDS):
@@ -429,7 +429,9 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, TableEstimator):
             before = trained.iterations
             trained = train(trained.state, groups, data, max_iter=self.max_iter, tol=self.tol, report=report)
             trained = replace(trained, iterations=before + trained.iterations)
-            self._networks = Networks.of(trained.state, groups, data, self.members, self._networks.units, noise)
+            self._networks = NetworkPosteriors.of(
+                trained.state, groups, data, self.members, self._networks.units, noise
+            )
         return trained, data
 
     def _set_evidence(self) -> None:
@@ -444,7 +446,7 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, TableEstimator):
         if not self._several:
             self.relevance_ = self.relevance_[0]
 
-    def _left_out_rows(self, found: LeftOut, data: Data) -> LeftOutRows:
+    def _left_out_rows(self, found: LeftOut, data: TrainingData) -> LeftOutRows:
         units = self._networks.units
         targets = data.targets[:: self._networks.members, :, 0].mT * units.scale + units.mean
         mixture = found.prediction
@@ -457,14 +459,14 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, TableEstimator):
             cdf=self._shaped(mixture.cdf(targets)),
         )
 
-    def _fitted(self) -> Networks:
+    def _fitted(self) -> NetworkPosteriors:
         check_is_fitted(self)
         return self._networks
 
-    def _mixture(self, X: Any) -> Mixture:
+    def _mixture(self, X: Any) -> MemberMixture:
         return self._fitted().predict(self._inputs(X))
 
-    def _observed(self, y: Any, mixture: Mixture) -> Tensor:
+    def _observed(self, y: Any, mixture: MemberMixture) -> Tensor:
         """Targets in the shape of predictions."""
         values = np.array(y, dtype=float)  # a copy: torch wants to be able to write
         expected = self._shaped(mixture.mean).shape

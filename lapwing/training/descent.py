@@ -194,7 +194,7 @@ def loop(
         raise ValueError(f"patience is {patience}, expected at least one epoch, or None to go on to the end")
     source, report = Source.of(data), reporter(progress)
     about = {"data": source.size, "batch_size": batch_size, "seed": seed}
-    run = _Training(learner, _path(checkpoint), {**(settings or {}), **about}, batches)
+    run = _Epochs(learner, _path(checkpoint), {**(settings or {}), **about}, batches)
     with _own_random_state(seed, run.last_good):
         generator = Generator().manual_seed(seed)
         started = run.resume(generator, epochs)
@@ -471,7 +471,7 @@ class Descent:
 
 
 @dataclass(eq=False)
-class _Training:
+class _Epochs:
     """The state of one run of the loop."""
 
     learner: Learner

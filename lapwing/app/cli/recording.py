@@ -10,12 +10,12 @@ import lapwing.app.recording as recording
 import lapwing.app.records as records
 from lapwing.app.cli import folders
 from lapwing.app.cli.data import Loaded
-from lapwing.app.cli.fitting import Clock, Fitted, Request
+from lapwing.app.cli.fitting import Clock, FittedRun, Request
 from lapwing.app.cli.jobs import Job
 from lapwing.app.cli.targets import numbers
 
 
-def record(fitted: Fitted, request: Request, clock: Clock) -> tuple[records.Record, recording.Predicted]:
+def record(fitted: FittedRun, request: Request, clock: Clock) -> tuple[records.Record, recording.Predicted]:
     """Everything that is known of a run, and its predictions of test data, or else of validation or training data."""
     posterior, found, evaluations, predictions = fitted.posterior, fitted.guess, [], []
     sets: dict[str, Any] = {name: fitted.sets[name] for name in ("test", "ood") if name in fitted.sets}
@@ -42,12 +42,12 @@ def record(fitted: Fitted, request: Request, clock: Clock) -> tuple[records.Reco
     return dataclasses.replace(whole, seconds=dict(clock.seconds)), predictions[0]
 
 
-def shown(fitted: Fitted) -> Loaded:
+def shown(fitted: FittedRun) -> Loaded:
     """The data whose predictions a run writes."""
     return next((fitted.sets[name] for name in ("test", "validation", "ood") if name in fitted.sets), fitted.train)
 
 
-def _data(fitted: Fitted) -> records.Data:
+def _data(fitted: FittedRun) -> records.Data:
     train, sizes = fitted.train, {"train": len(fitted.train.inputs)}
     sizes |= {name: len(loaded.inputs) for name, loaded in fitted.sets.items()}
     shape = " × ".join(map(str, train.inputs.shape[1:])) or "1"
@@ -55,14 +55,14 @@ def _data(fitted: Fitted) -> records.Data:
     return records.Data(train.source, mark, sizes, f"{shape} numbers", train.target, classes=fitted.guess.classes)
 
 
-def _network(fitted: Fitted, request: Request) -> records.Network:
+def _network(fitted: FittedRun, request: Request) -> records.Network:
     states = [model.state_dict() for model in fitted.models]
     mark = records.fingerprint(*(value.detach().cpu().numpy() for state in states for value in state.values()))
     total = sum(weight.numel() for model in fitted.models for weight in model.parameters())
     return records.Network(request.model, total, recording.weights(fitted.posterior), mark)
 
 
-def _choices(fitted: Fitted, request: Request) -> tuple[records.Choice, ...]:
+def _choices(fitted: FittedRun, request: Request) -> tuple[records.Choice, ...]:
     posterior, found, d = fitted.posterior, fitted.guess, fitted.posterior.diagnostics
     held_out = len(fitted.sets["validation"].inputs) if "validation" in fitted.sets else 0
     how = d.tuned_by
@@ -104,7 +104,7 @@ def _prior(request: Request) -> records.Choice:
     return records.Choice("prior", names[request.prior], "as asked")
 
 
-def save(fitted: Fitted, record: records.Record, request: Request, folder: Path) -> None:
+def save(fitted: FittedRun, record: records.Record, request: Request, folder: Path) -> None:
     """Write everything a later command needs; the record last, so that a folder with one is whole."""
     from safetensors.torch import save as serialise
 

@@ -15,7 +15,7 @@ from lapwing.bayes.likelihoods import GammaHyperprior, Likelihood
 from lapwing.bayes.noise import PRIOR, Noise
 from lapwing.bayes.predictive import Prediction
 from lapwing.families.mcmc.diagnostics import ess, r_hat
-from lapwing.families.mcmc.samplers import HMC, SGLD, Chain, Sampler, Target
+from lapwing.families.mcmc.samplers import HMC, SGLD, Chain, Length, Sampler, Target
 from lapwing.families.networks import Networks, evaluated, values
 from lapwing.network.input_tree import Sample, outputs_at
 from lapwing.network.parameters import Layout, check_model
@@ -189,9 +189,8 @@ def fit(
     renew = posterior.renewed if posterior.has_hyperparameters else None
     with torch.no_grad():
         chain = method.run(
-            posterior.target, first, warmup=warmup, draws=draws, thin=thin, generator=posterior.generator, renew=renew,
-            told=told,
-        )  # fmt: skip
+            posterior.target, first, Length(warmup, draws, thin), posterior.generator, renew=renew, told=told
+        )
     report("")
     return posterior.gathered(chain, thin, seed, {"method": repr(method), "seconds": time.perf_counter() - began})
 

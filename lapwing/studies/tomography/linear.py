@@ -13,7 +13,7 @@ from lapwing.bayes.likelihoods import Gaussian
 from lapwing.bayes.linear_model import LinearisationPoint, LinearModel
 from lapwing.linalg.operators import Dense, LinearOperator, Sparse
 from lapwing.network.batches import Inputs
-from lapwing.network.jacobian import CHUNK, Jacobian, Network, Plan
+from lapwing.network.jacobian import CHUNK, Jacobian, Network, ProductPlan
 from lapwing.runtime.memory import check_memory
 from lapwing.studies.tomography.deep_image_prior import Reconstruction
 from lapwing.studies.tomography.filter_prior import FilterBlock, FilterPrior, blocks_of, is_filter
@@ -139,7 +139,7 @@ def _jacobian(reconstruction: Reconstruction, dtype: torch.dtype) -> Jacobian:
     """∂ image / ∂ filters, (size², p), by passes through the network: one forward or reverse pass a column."""
     model = deepcopy(reconstruction.model).to(dtype)
     inputs = Inputs.of((reconstruction.input.to(dtype),))
-    return Jacobian(Network.of(model, is_filter(model)), inputs, reconstruction.scan.size**2, Plan(chunk=CHUNK))
+    return Jacobian(Network.of(model, is_filter(model)), inputs, reconstruction.scan.size**2, ProductPlan(chunk=CHUNK))
 
 
 def _all_rows(operator: LinearOperator, height: int = 64) -> Tensor:
