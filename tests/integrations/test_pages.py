@@ -8,7 +8,7 @@ import torch
 
 pytest.importorskip("botorch", reason="BoTorch is not installed: `make integrations` does it")
 
-from tests.test_docs import FLAGS, fenced  # noqa: E402
+from tests.test_docs import FLAGS, fenced
 
 PAGE = "how_to/bayesian_optimisation.md"
 
@@ -23,5 +23,5 @@ def test_the_page_about_botorch_runs(tmp_path, monkeypatch):
                 continue
             test = doctest.DocTestParser().get_doctest(code, names, PAGE, PAGE, 0)
             test.globs = names
-            failed = doctest.DocTestRunner(optionflags=FLAGS).run(test).failed
+            failed = doctest.DocTestRunner(optionflags=FLAGS).run(test, clear_globs=False).failed
             assert not failed
