@@ -240,6 +240,11 @@ class Augmented(TensorDataset):
         (lambda: fit(mlp(), [(X, Y, X)], Gaussian()), "cannot read a batch that is"),
         (lambda: fit(mlp(), (X, Y), Gaussian(), dataset_size=3), "dataset_size is 3, less than the 7"),
         (lambda: fit(lambda x: x, (X, Y), Gaussian()), "expected a torch.nn.Module, got function"),
+        (lambda: fit(mlp(), {"rows": X, "label": Y}, Gaussian()), r"say which part is its input.*inputs='rows'"),
+        (
+            lambda: fit(nn.Sequential(mlp(), nn.Softmax(1)).eval(), (X, torch.arange(7) % 2), lw.Categorical()),
+            "they are probabilities.*leave out the softmax",
+        ),
     ],
 )
 def test_bad_input_gets_a_clear_error(call, message):
