@@ -13,6 +13,7 @@ from lapwing.app.cli.data import Loaded
 from lapwing.app.cli.fitting import Clock, Fitted, Request
 from lapwing.app.cli.jobs import Job
 from lapwing.app.cli.targets import numbers
+from lapwing.bayes.posterior.description import TUNED
 
 
 def record(fitted: Fitted, request: Request, clock: Clock) -> tuple[records.Record, recording.Predicted]:
@@ -65,12 +66,12 @@ def _network(fitted: Fitted, request: Request) -> records.Network:
 def _choices(fitted: Fitted, request: Request) -> tuple[records.Choice, ...]:
     posterior, found, d = fitted.posterior, fitted.guess, fitted.posterior.diagnostics
     held_out = len(fitted.sets["validation"].inputs) if "validation" in fitted.sets else 0
-    how = d.tuned_by
-    why = f"best on {held_out:,} held-out points" if held_out else "no validation data were given"
+    how = TUNED.get(d.tuned_by, d.tuned_by)
+    why = f"the best on {held_out:,} validation points" if held_out else "no validation data were given"
     choices = [
         records.Choice("likelihood", found.likelihood, found.why),
         _prior(request),
-        records.Choice("precision", f"by {how}", why),
+        records.Choice("precision", how, why),
         records.Choice("method", d.method, d.why),
     ]
     if len(request.weights) > 1:
