@@ -63,7 +63,11 @@ def influence(record: Record) -> list[Html]:
     found = record.influence
     if found is None:
         return []
-    says = "Leverage is how much of a point's own prediction comes from itself: near one, nothing else supports it."
+    says = (
+        "Leverage is how much of a point's own prediction comes from itself: near one, nothing else supports it."
+        if record.task == "regression"
+        else "Leverage is how much of a point's own logits comes from itself, summed over the classes."
+    )
     cards = [_points("Training points that matter most", np.argsort(-found.leverage, kind="stable"), record, says)]
     if found.log_density is not None:
         says = "What the posterior without a point says about it: the lower the log density, the more surprising it is."

@@ -373,9 +373,9 @@ def test_the_most_confident_mistakes_come_first():
     text = report.page([record])
     rows = re.findall(r">(\d)</th><td>(cat|dog)</td><td>(\d+ %)</td><td>(cat|dog)</td><td>(\d+ %)</td>", text)
     assert rows == [
-        ("3", "cat", "99 %", "dog", "1 %"),
-        ("1", "cat", "90 %", "dog", "10 %"),
-        ("4", "dog", "60 %", "cat", "40 %"),
+        ("2", "cat", "99 %", "dog", "1 %"),
+        ("0", "cat", "90 %", "dog", "10 %"),
+        ("3", "dog", "60 %", "cat", "40 %"),
     ]
 
 
