@@ -29,7 +29,8 @@ def record(fitted: Fitted, request: Request, clock: Clock) -> tuple[records.Reco
             title = Path(loaded.source).name if name == "ood" else name
             predictions.append(recording.predict(posterior, inputs, tell, targets=targets, processes=Job.here().size))
             scaling = recording.temperature(posterior)
-            evaluations.append(recording.of_predictions(title, predictions[-1], targets, loaded.inputs, scaling))
+            judged = recording.of_predictions(title, predictions[-1], targets, loaded.inputs, scaling)
+            evaluations.append(dataclasses.replace(judged, places=loaded.places))
     with clock.phase("explaining"):
         probes, _ = fitted.tensors(dataclasses.replace(fitted.train, targets=None))
         whole = recording.record(
@@ -40,7 +41,10 @@ def record(fitted: Fitted, request: Request, clock: Clock) -> tuple[records.Reco
     if not predictions:
         with clock.phase("predicting") as tell:
             predictions.append(recording.predict(posterior, probes, tell, processes=Job.here().size))
-    return dataclasses.replace(whole, seconds=dict(clock.seconds)), predictions[0]
+    influence = whole.influence
+    if influence is not None:
+        influence = dataclasses.replace(influence, places=fitted.train.places)
+    return dataclasses.replace(whole, seconds=dict(clock.seconds), influence=influence), predictions[0]
 
 
 def shown(fitted: Fitted) -> Loaded:

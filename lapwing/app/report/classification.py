@@ -152,10 +152,12 @@ def mistakes(record: Record, evaluation: Evaluation) -> list[Html]:
     if not len(worst):
         return []
 
+    places = np.arange(len(targets)) if evaluation.places is None else evaluation.places
+
     def shown(row: int) -> tuple[str, ...]:
         said, truth = int(probs[row].argmax()), int(targets[row])
         likely = (tenths(float(probs[row, label])) for label in (said, truth))
-        return f"{row:,}", _class_name(record, said), next(likely), _class_name(record, truth), next(likely)
+        return f"{places[row]:,}", _class_name(record, said), next(likely), _class_name(record, truth), next(likely)
 
     rows = [shown(int(row)) for row in worst]
     header = ("row", "predicted", "confidence", "is", "its probability")

@@ -90,9 +90,10 @@ def _points(title: str, order: np.ndarray, record: Record, says: str) -> Html:
     def value(values: np.ndarray | None, row: int) -> str:
         return "–" if values is None else number(float(f"{float(values[row]):.3g}"))
 
+    places = np.arange(len(found.leverage)) if found.places is None else found.places
     rows = [
         (
-            str(row), word(found.targets, row), word(found.predicted, row), value(found.leverage, row),
+            str(places[row]), word(found.targets, row), word(found.predicted, row), value(found.leverage, row),
             value(found.log_density, row),
         )
         for row in map(int, order[:TOP])

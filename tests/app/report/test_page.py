@@ -370,6 +370,8 @@ def test_the_most_confident_mistakes_come_first():
         "names", "classification", (records.classification("test", [1, 1, 1, 0], {"lapwing": probs}),),
         data=records.Data(classes=("cat", "dog")),
     )  # fmt: skip
+    elsewhere = dataclasses.replace(record.evaluations[0], places=np.array([4, 7, 11, 30]))
+    assert '<th scope="row">11</th><td>cat</td>' in report.page([dataclasses.replace(record, evaluations=(elsewhere,))])
     text = report.page([record])
     rows = re.findall(r">(\d)</th><td>(cat|dog)</td><td>(\d+ %)</td><td>(cat|dog)</td><td>(\d+ %)</td>", text)
     assert rows == [
