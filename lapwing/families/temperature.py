@@ -40,7 +40,7 @@ class TemperatureScaled:
     >>> layer = torch.nn.Linear(2, 2, bias=False).eval()
     >>> _ = torch.nn.init.eye_(layer.weight)
     >>> network = point.fit(layer, (x, labels), Categorical())
-    >>> [round(float(one.predict(x).probs[0, 0]), 4) for one in (network, Scaled(network, 2.0))]
+    >>> [round(float(one.predict(x).probs[0, 0]), 4) for one in (network, TemperatureScaled(network, 2.0))]
     [0.8808, 0.7311]
     """
 
@@ -72,7 +72,7 @@ def fit(base: Predictive, validation: Any) -> TemperatureScaled:
 
     Returns
     -------
-    Scaled
+    TemperatureScaled
         With the best temperature.
 
     Examples
