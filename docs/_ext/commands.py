@@ -18,10 +18,6 @@ class Commands(SphinxDirective):
         """The sections, parsed as the Markdown of the page."""
         found: Any = typer.main.get_command(program)
         lines = [line for name, command in found.commands.items() for line in section(name, command)]
-        return self.parse_content_to_nodes(lines)
-
-    def parse_content_to_nodes(self, lines: list[str]) -> list[nodes.Node]:  # type: ignore[override]
-        """What these lines of Markdown stand for."""
         parent = nodes.section()
         parent.document = self.state.document
         self.state.nested_parse(StringList(lines, source="commands"), self.content_offset, parent, match_titles=True)

@@ -85,6 +85,9 @@ def infer(
     """
     if draws < 0:
         raise ValueError(f"draws must not be negative, got {draws}")
+    for name, given, example in (("method", method, "KFAC()"), ("prior", prior, "Isotropic()")):
+        if isinstance(given, str | type):
+            raise ValueError(f"{name} is {given!r}, expected a value, such as lapwing.{example}")
     choice, report = resolve(prior or _by_default(model), model.groups), reporter(progress)
     settings = (choice, method, validation is None, draws, seed)
     by = tuning or (ByEvidence() if validation is None else OnHeldOut())

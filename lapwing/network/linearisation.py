@@ -13,7 +13,7 @@ from lapwing.bayes.likelihoods import Likelihood
 from lapwing.bayes.linear_model import LinearisationPoint, LinearModel, Observed
 from lapwing.linalg.operators import LinearOperator
 from lapwing.network.batches import Batches, Inputs, as_batches, check_finite_batch
-from lapwing.network.checks import checked_outputs, run_network
+from lapwing.network.checks import check_logits, checked_outputs, run_network
 from lapwing.network.data_spec import NO_TARGETS
 from lapwing.network.groups import weight_groups
 from lapwing.network.hessian import DenseCurvatures
@@ -153,6 +153,8 @@ def _observed(network: Network, batches: Batches, likelihood: Likelihood) -> tup
         targets.append(batch.targets)
         weights.append(batch.weights)
     found, given = _joined(outputs), _joined(targets, "targets")
+    if likelihood.exclusive_classes:
+        check_logits(found)
     counts = [part for part in weights if part is not None]
     return found, observe(batches.inputs, found, given, torch.cat(counts) if counts else None, likelihood)
 

@@ -13,6 +13,7 @@ from lapwing.app.cli.data import Loaded
 from lapwing.app.cli.fitting import Clock, FittedRun, Request
 from lapwing.app.cli.jobs import Job
 from lapwing.app.cli.targets import numbers
+from lapwing.bayes.posterior.description import TUNED
 
 
 def record(fitted: FittedRun, request: Request, clock: Clock) -> tuple[records.Record, recording.Predicted]:
@@ -28,7 +29,8 @@ def record(fitted: FittedRun, request: Request, clock: Clock) -> tuple[records.R
             title = Path(loaded.source).name if name == "ood" else name
             predictions.append(recording.predict(posterior, inputs, tell, targets=targets, processes=Job.here().size))
             scaling = recording.temperature(posterior)
-            evaluations.append(recording.of_predictions(title, predictions[-1], targets, loaded.inputs, scaling))
+            judged = recording.of_predictions(title, predictions[-1], targets, loaded.inputs, scaling)
+            evaluations.append(dataclasses.replace(judged, places=loaded.places))
     with clock.phase("explaining"):
         probes, _ = fitted.tensors(dataclasses.replace(fitted.train, targets=None))
         whole = recording.record(
@@ -39,7 +41,10 @@ def record(fitted: FittedRun, request: Request, clock: Clock) -> tuple[records.R
     if not predictions:
         with clock.phase("predicting") as tell:
             predictions.append(recording.predict(posterior, probes, tell, processes=Job.here().size))
-    return dataclasses.replace(whole, seconds=dict(clock.seconds)), predictions[0]
+    influence = whole.influence
+    if influence is not None:
+        influence = dataclasses.replace(influence, places=fitted.train.places)
+    return dataclasses.replace(whole, seconds=dict(clock.seconds), influence=influence), predictions[0]
 
 
 def shown(fitted: FittedRun) -> Loaded:
@@ -65,12 +70,12 @@ def _network(fitted: FittedRun, request: Request) -> records.Network:
 def _choices(fitted: FittedRun, request: Request) -> tuple[records.Choice, ...]:
     posterior, found, d = fitted.posterior, fitted.guess, fitted.posterior.diagnostics
     held_out = len(fitted.sets["validation"].inputs) if "validation" in fitted.sets else 0
-    how = d.tuned_by
-    why = f"best on {held_out:,} held-out points" if held_out else "no validation data were given"
+    how = TUNED.get(d.tuned_by, d.tuned_by)
+    why = f"the best on {held_out:,} validation points" if held_out else "no validation data were given"
     choices = [
         records.Choice("likelihood", found.likelihood, found.why),
         _prior(request),
-        records.Choice("precision", f"by {how}", why),
+        records.Choice("precision", how, why),
         records.Choice("method", d.method, d.why),
     ]
     if len(request.weights) > 1:

@@ -208,13 +208,15 @@ def evaluation(name: str, estimator: Any, rows: TableRows, *, judged: bool) -> r
     """What the estimator says of rows, beside their targets if these are known."""
     if hasattr(estimator, "classes_"):
         labels = _numbered(estimator, rows) if judged else None
-        return records.classification(name, labels, {records.OURS: estimator.predict_proba(rows.table)})
+        found = records.classification(name, labels, {records.OURS: estimator.predict_proba(rows.table)})
+        return dataclasses.replace(found, places=rows.places)
     known: dict[str, Any] = {"intervals": {records.OURS: estimator.interval(rows.table, 0.9)}}
     targets = _as_targets("regression", rows) if judged else None
     if targets is not None:
         cdf = estimator.cumulative_probability(rows.table, targets)
         known["densities"] = {records.OURS: (cdf, estimator.log_predictive_density(rows.table, targets))}
-    return _numbers(name, estimator, rows.table, targets, estimator.predict(rows.table, return_std=True), known)
+    found = _numbers(name, estimator, rows.table, targets, estimator.predict(rows.table, return_std=True), known)
+    return dataclasses.replace(found, places=rows.places)
 
 
 def left_out(estimator: Any, train: TableRows) -> records.Evaluation:
@@ -259,12 +261,12 @@ def _numbered(estimator: Any, rows: TableRows) -> np.ndarray:  # (n,)
 
 def record(run: TableRun, request: Request, clock: Clock) -> records.Record:
     """Everything that is known of a run."""
+    train = run.train
     with clock.phase("predicting"):
         evaluations = tuple(
             evaluation(Path(rows.source).name if name == "ood" else name, run.estimator, rows, judged=name != "ood")
             for name, rows in run.sets.items()
         )
-    train = run.train
     if "test" not in run.sets:
         evaluations = (left_out(run.estimator, train), *evaluations)
     sizes = {"train": len(train)} | {name: len(rows) for name, rows in run.sets.items()}
@@ -327,7 +329,9 @@ def _influence(run: TableRun) -> records.Influence | None:
         return None
     found = run.estimator.leave_one_out_
     targets = _as_targets("regression", run.train)
-    return records.Influence(np.asarray(found.leverage), np.asarray(found.log_density), targets, np.asarray(found.mean))
+    return records.Influence(
+        np.asarray(found.leverage), np.asarray(found.log_density), targets, np.asarray(found.mean), run.train.places
+    )
 
 
 def predictions(estimator: Any, table: Table) -> dict[str, Any]:

@@ -46,6 +46,8 @@ def _evaluation(place: str, one: Evaluation, task: str) -> None:
             _need(bool(whole), f"{place}, targets", f"class numbers from 0 to {classes - 1}")
     if one.inputs is not None:
         _numbers(f"{place}, inputs", one.inputs, (count,))
+    if one.places is not None:
+        _numbers(f"{place}, places", one.places, (count,))
     _images(place, one, count)
 
 
@@ -101,7 +103,7 @@ def _curve(curve: Curve) -> None:
 
 def _influence(found: Influence) -> None:
     _numbers("influence, leverage", found.leverage, (None,))
-    for name in ("log_density", "targets", "predicted"):
+    for name in ("log_density", "targets", "predicted", "places"):
         part = getattr(found, name)
         if part is not None:
             _numbers(f"influence, {name}", part, found.leverage.shape)

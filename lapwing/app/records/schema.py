@@ -139,6 +139,7 @@ class Evaluation:
     members: tuple[Predictions, ...] = ()  # what each of several networks says by itself
     image_rows: np.ndarray | None = None  # (k,), the inputs that are shown
     images: np.ndarray | None = None  # (k, height, width) or (k, height, width, 3), bytes
+    places: np.ndarray | None = None  # (n,), of the inputs in their source, where they are a part of it
 
     def method(self, name: str) -> Predictions:
         """The predictions of one method."""
@@ -157,6 +158,7 @@ class Influence:
     log_density: np.ndarray | None = None  # (n,), of each datum given all others
     targets: np.ndarray | None = None  # (n,)
     predicted: np.ndarray | None = None  # (n,), from all others
+    places: np.ndarray | None = None  # (n,), of the data in their source, where they are a part of it
 
 
 @final

@@ -152,15 +152,17 @@ def mistakes(record: Record, evaluation: Evaluation) -> list[Html]:
     if not len(worst):
         return []
 
+    places = np.arange(len(targets)) if evaluation.places is None else evaluation.places
+
     def shown(row: int) -> tuple[str, ...]:
         said, truth = int(probs[row].argmax()), int(targets[row])
         likely = (tenths(float(probs[row, label])) for label in (said, truth))
-        return f"{row + 1:,}", _class_name(record, said), next(likely), _class_name(record, truth), next(likely)
+        return f"{places[row]:,}", _class_name(record, said), next(likely), _class_name(record, truth), next(likely)
 
     rows = [shown(int(row)) for row in worst]
-    header = ("input", "predicted", "confidence", "is", "its probability")
+    header = ("row", "predicted", "confidence", "is", "its probability")
     whole = table(header, rows, caption="The most confident mistakes", sortable=True)
-    says = f"{len(wrong):,} of {len(targets):,} answers are wrong."
+    says = f"{len(wrong):,} of {len(targets):,} answers are wrong. Rows are counted from 0, as in the predictions."
     return [card("Most confident mistakes", whole, says=says, wide=True)]
 
 

@@ -63,7 +63,11 @@ def influence(record: Record) -> list[Html]:
     found = record.influence
     if found is None:
         return []
-    says = "Leverage is how much of a point's own prediction comes from itself: near one, nothing else supports it."
+    says = (
+        "Leverage is how much of a point's own prediction comes from itself: near one, nothing else supports it."
+        if record.task == "regression"
+        else "Leverage is how much of a point's own logits comes from itself, summed over the classes."
+    )
     cards = [_points("Training points that matter most", np.argsort(-found.leverage, kind="stable"), record, says)]
     if found.log_density is not None:
         says = "What the posterior without a point says about it: the lower the log density, the more surprising it is."
@@ -86,9 +90,10 @@ def _points(title: str, order: np.ndarray, record: Record, says: str) -> Html:
     def value(values: np.ndarray | None, row: int) -> str:
         return "–" if values is None else number(float(f"{float(values[row]):.3g}"))
 
+    places = np.arange(len(found.leverage)) if found.places is None else found.places
     rows = [
         (
-            str(row), word(found.targets, row), word(found.predicted, row), value(found.leverage, row),
+            str(places[row]), word(found.targets, row), word(found.predicted, row), value(found.leverage, row),
             value(found.log_density, row),
         )
         for row in map(int, order[:TOP])

@@ -46,16 +46,16 @@ class Length:
     Parameters
     ----------
     warmup : int
-        Transitions that are not kept.
+        Transitions before the first draw.
     draws : int
         Positions that are kept.
     thin : int
-        Transitions for each of them.
+        Transitions from one draw to the next.
 
     Examples
     --------
-    >>> Length(warmup=500, draws=250, thin=2).total
-    1000
+    >>> Length(warmup=10, draws=4, thin=3).total
+    22
     """
 
     warmup: int

@@ -64,7 +64,7 @@ def fit(
         Of every random weight.
     method : BayesByBackprop or NaturalGradient
         How means and variances are learnt.
-    select : callable or sequence of str, optional
+    select : callable, optional
         Which weights are random, by name.
     batch_size : int
         Data in each batch.

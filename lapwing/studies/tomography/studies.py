@@ -96,11 +96,11 @@ class Study:
     --------
     >>> import torch
     >>> import lapwing.studies.tomography as ct
-    >>> scan = ct.simulate(torch.eye(6), ct.projector(ct.ParallelBeam.spread(5, 6), 6))
+    >>> scan = ct.simulate(torch.eye(8), ct.projector(ct.ParallelBeam.spread(5, 8), 8))
     >>> plan = Plan(Settings((3, 3), (2,), steps=20), dropout=False, draws=4)
     >>> found = study(scan, plan, progress=False)
     >>> found.posterior.std.shape, "PSNR" in str(found.scores()).upper()
-    (torch.Size([6, 6]), True)
+    (torch.Size([8, 8]), True)
     """
 
     scan: Scan
@@ -207,11 +207,11 @@ def study(
     --------
     >>> import torch
     >>> import lapwing.studies.tomography as ct
-    >>> scan = ct.simulate(torch.eye(6), ct.projector(ct.ParallelBeam.spread(5, 6), 6))
+    >>> scan = ct.simulate(torch.eye(8), ct.projector(ct.ParallelBeam.spread(5, 8), 8))
     >>> plan = Plan(Settings((3, 3), (2,), steps=20), dropout=False, draws=4)
     >>> found = study(scan, plan, progress=False)
     >>> found.posterior.std.shape, "PSNR" in str(found.scores()).upper()
-    (torch.Size([6, 6]), True)
+    (torch.Size([8, 8]), True)
     """
     plan, report, seconds = plan or Plan(), reporter(progress), {}
     clock = time.perf_counter()

@@ -118,6 +118,7 @@ def test_a_table_of_classes_and_new_rows(lapwing, tmp_path, table):
     held_out = np.sort(np.random.default_rng(0).permutation(90)[:27])
     shown = rows_of(out / "predictions.csv")
     assert [int(row["row"]) for row in shown] == held_out.tolist()  # places in the file
+    assert records.load(out).evaluations[0].places.tolist() == held_out.tolist()
     targets = np.array(cells()["dear"])[held_out]
     assert np.mean([row["prediction"] for row in shown] == targets) > 0.7
     new = written(tmp_path / "new.csv", cells(2, rows=7), leave=("dear", "price", "number"))

@@ -370,12 +370,14 @@ def test_the_most_confident_mistakes_come_first():
         "names", "classification", (records.classification("test", [1, 1, 1, 0], {"lapwing": probs}),),
         data=records.Data(classes=("cat", "dog")),
     )  # fmt: skip
+    elsewhere = dataclasses.replace(record.evaluations[0], places=np.array([4, 7, 11, 30]))
+    assert '<th scope="row">11</th><td>cat</td>' in report.page([dataclasses.replace(record, evaluations=(elsewhere,))])
     text = report.page([record])
     rows = re.findall(r">(\d)</th><td>(cat|dog)</td><td>(\d+ %)</td><td>(cat|dog)</td><td>(\d+ %)</td>", text)
     assert rows == [
-        ("3", "cat", "99 %", "dog", "1 %"),
-        ("1", "cat", "90 %", "dog", "10 %"),
-        ("4", "dog", "60 %", "cat", "40 %"),
+        ("2", "cat", "99 %", "dog", "1 %"),
+        ("0", "cat", "90 %", "dog", "10 %"),
+        ("3", "dog", "60 %", "cat", "40 %"),
     ]
 
 
