@@ -10,7 +10,7 @@ PEERS  := benchmarks/peers/.venv
 CORES  := $(shell getconf _NPROCESSORS_ONLN)
 TESTED := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(shell expr $(CORES) + 1) --dist worksteal
 
-.PHONY: demo test browser test-all peers lint format bench data docs release lowest lock locked sbom clean
+.PHONY: demo test browser test-all peers lint format bench data docs release integrations lowest lock locked sbom clean
 
 # one thread: a small network gains nothing from more, and the figures are the same on any number of cores
 demo: $(STAMP)
@@ -89,6 +89,13 @@ release: $(STAMP)
 	build/installed/bin/pip install --quiet -c constraints.txt "lapwing[all] @ file://$(CURDIR)/$$(ls dist/*.whl)" pytest hypothesis
 	cd build && installed/bin/lapwing --version && tar xzf ../dist/*.tar.gz
 	cd build/lapwing-* && rm -r lapwing && OMP_NUM_THREADS=1 ../installed/bin/python -m pytest -q $(SMOKE)
+
+# the parts that need other libraries, tested against their current releases in an environment of its own
+integrations:
+	$(PYTHON) -m venv build/integrations
+	build/integrations/bin/pip install --quiet --upgrade "pip>=25.1"
+	build/integrations/bin/pip install --quiet -c constraints.txt -e ".[botorch]" pandas pytest hypothesis
+	OMP_NUM_THREADS=1 build/integrations/bin/python -m pytest -q -o addopts="--doctest-modules -ra" tests/integrations lapwing/integrations
 
 # the tests with the lowest versions that pyproject.toml allows, but for torch
 lowest:

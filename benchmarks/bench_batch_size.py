@@ -67,9 +67,9 @@ def descend(objective, fraction: float, batch_size: int, steps: int, length: flo
 
     import torch
 
-    from lapwing.linalg.stochastic import SGD
+    from lapwing.linalg.stochastic import StochasticGradients
 
-    solver = SGD(batch_size, steps, averaging=0.01, step_length=length, reshuffled=False)
+    solver = StochasticGradients(batch_size, steps, averaging=0.01, step_length=length, reshuffled=False)
     return solver.solve(replace(objective, fraction=fraction), generator=torch.Generator().manual_seed(seed)).x
 
 

@@ -48,7 +48,7 @@ def measure(n: int, columns: int, batch: int, outputs: int = CLASSES) -> dict:
     batches = as_batches(DataLoader(Made(n, outputs), batch_size=batch))
     jacobian = prepared(Jacobian(Network.of(lenet(outputs).eval()), batches.inputs, outputs))
     block = torch.randn(jacobian.shape[1], columns)
-    working, item = jacobian.working_bytes(columns), block.element_size()
+    working, item = jacobian.costs.working_bytes(columns), block.element_size()
     few = as_batches(Made(4, outputs)).inputs
     Jacobian(jacobian.network, few, outputs, jacobian.plan).normal(block)  # what the first call ever allocates
     gc.collect()

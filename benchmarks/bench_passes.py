@@ -33,8 +33,8 @@ from lapwing.bayes.noise import DATA, PRIOR, Noise
 from lapwing.bayes.statistics import Ritz, from_space
 from lapwing.linalg import krylov
 from lapwing.linalg.operators import Dense, Diagonal
-from lapwing.linalg.solvers import CG, Nystrom
-from lapwing.linalg.stochastic import SGD, Objective, best_fraction
+from lapwing.linalg.solvers import ConjugateGradients, Nystrom
+from lapwing.linalg.stochastic import Objective, StochasticGradients, best_fraction
 
 DRAWS, TOLERANCE, DIVERGED = 32, 0.02, 1e300
 
@@ -129,7 +129,7 @@ class Conjugate:
         rho = objective.precision
         system = Dense(self.gram) + Diagonal(torch.full_like(self.gram[:, 0], rho))
         known = None if self.preconditioner is None else replace(self.preconditioner, shift=rho)
-        cg = CG(rtol=1e-13, max_steps=passes - 1, preconditioner=known)
+        cg = ConjugateGradients(rtol=1e-13, max_steps=passes - 1, preconditioner=known)
         return cg.solve(system, objective.system()[1], start=start).x
 
 
@@ -149,7 +149,7 @@ class Stochastic:
         if epochs < 1:
             return start
         length = self.lengthening * stable_length(objective, self.batch_size, self.seed)
-        sgd = SGD(
+        sgd = StochasticGradients(
             self.batch_size, math.ceil(objective.features.shape[0] / self.batch_size) * epochs, step_length=length
         )
         return sgd.solve(replace(objective, fraction=self.fraction), generator=generator, start=start).x
@@ -224,7 +224,7 @@ def mackay(case: Case, solver: Solver, per_step: int, most: int) -> tuple[int, T
 
 def shared_space(case: Case, tuned: bool) -> dict:
     """The Krylov space, grown a step at a time until its draws arrive and, if so asked, its own tuning as well."""
-    space, error, off = krylov.Block(case.prior_noise, case.data_noise, case.targets), math.inf, math.inf
+    space, error, off = krylov.StartBlock(case.prior_noise, case.data_noise, case.targets), math.inf, math.inf
     while error > TOLERANCE or (tuned and abs(off) > 0.05):
         space = krylov.grow(case.features, space, 1)
         z, _ = krylov.draws_and_mean(space, alpha=case.alpha, beta=case.beta, operator=case.features)

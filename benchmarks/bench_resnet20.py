@@ -41,6 +41,7 @@ CELLS: dict[str, dict[str, Any]] = {
         "pictures": None,
         "averaged": True,
     },
+    "all weights, n = 300, averaged": {"n": 300, "prior": "g", "select": None, "pictures": None, "averaged": True},
 }
 PRIORS = {
     "g": lambda: lw.GPrior(),

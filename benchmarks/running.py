@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import platform
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any, final
 
 from benchmarks.ledger import Cell, Outcome
+from lapwing.runtime.processes import fresh_processes
 
 Run = Callable[[Cell, Path], dict[str, float]]  # the scores of a cell; the folder is for what cells share
 EXPECTED = (ValueError, ArithmeticError, RuntimeError, MemoryError)  # how a method fails; anything else is a bug
@@ -87,7 +87,7 @@ class _Worker:
 
     @staticmethod
     def start(run: Run, folder: Path, threads: int) -> _Worker:
-        context = multiprocessing.get_context("spawn")
+        context = fresh_processes(__name__)
         ours, theirs = context.Pipe()
         process = context.Process(target=_serve, args=(theirs, run, folder, threads), daemon=True)
         process.start()

@@ -82,6 +82,54 @@ def scores(cells: dict[str, Any], method: str = "fit, validated") -> str:
     return table(["case", "told from the rest", *(score.replace("_", " ") for score in SCORES)], rows)
 
 
+def several(cells: dict[str, Any]) -> str:
+    """Means over the seeds of each case, and NLL less those of five networks averaged over one temperature."""
+    rows = []
+    for case in _cases(cells):
+        found = _results(cells, case)
+        for method in _methods(found):
+            known = [one[method] for one in found]
+            gaps = {
+                key: [one[key] - rival[key] for one, rival in zip(known, _of(found, "five, temperature"), strict=True)]
+                for key in ("nll", "nll_turned")
+            }
+            rows.append([
+                f"{case} ({len(found)} seeds)", method, _with_error([one["nll"] for one in known], ""), _with_error(gaps["nll"], "+"),
+                _mean(known, "accuracy"), _mean(known, "ece"), _mean(known, "auroc_errors_entropy"),
+                *(_mean(known, f"auroc_letters_{score}") for score in ("entropy", "mutual_information")),
+                _mean(known, "nll_turned", 2), _with_error(gaps["nll_turned"], "+"),
+            ])  # fmt: skip
+    return table(
+        ["case", "method", "NLL", "Δ to five, temperature", "accuracy", "ECE", "errors, entropy", "letters, entropy",
+         "mutual information", "NLL turned", "Δ of that"], rows,
+    )  # fmt: skip
+
+
+def last_layers(cells: dict[str, Any]) -> str:
+    """Means over the seeds of each set."""
+    rows = []
+    names = dict.fromkeys(cell["arguments"]["name"] for cell in cells.values() if "rows" not in cell["arguments"])
+    for name in names:
+        found = [cell["result"] for key, cell in cells.items() if key.startswith(name) and not key.endswith("a part")]
+        for method in (one for one in _methods(found) if one != "candidates"):
+            known = _of(found, method)
+            gaps = [one["nll"] - rival["nll"] for one, rival in zip(known, _of(found, "temperature"), strict=True)]
+            rows.append([
+                f"{name} ({len(found)} seeds)", method, _with_error([one["nll"] for one in known], ""), _with_error(gaps, "+"),
+                _mean(known, "accuracy", 4), _mean(known, "ece", 4),
+                *(_mean(known, f"auroc_{other}_{score}") for other in ("letters", "other") for score in SCORES[:3]),
+                _mean(known, "seconds", 1), _mean(known, "predict_seconds", 1),
+            ])  # fmt: skip
+    return table(
+        ["data", "method", "NLL", "Δ to temperature", "accuracy", "ECE", "letters: entropy", "mutual information", "novelty",
+         "other set: entropy", "mutual information", "novelty", "seconds", "predicting 5,000"], rows,
+    )  # fmt: skip
+
+
+def _of(found: list[dict[str, Any]], method: str) -> list[dict[str, Any]]:
+    return [one[method] for one in found]
+
+
 def _cases(cells: dict[str, Any]) -> list[str]:
     return [case for case in dict.fromkeys(cell["arguments"]["case"] for cell in cells.values()) if case != "a part"]
 
@@ -149,4 +197,18 @@ dearer. Means over five seeds, three of the last case (`benchmarks/bench_few_dig
 How well each score tells wrong answers from right ones, and letters from digits (AUROC):
 
 {scores(parts["few_digits"])}
+
+## Several networks
+
+Networks from several starts as one posterior, against the same networks averaged and against one of them (`benchmarks/several_networks.py`): means
+over the seeds, differences paired by seed, with standard errors over seeds. Seconds are not told: the machine had other work.
+
+{several(parts["several_networks"])}
+
+## Last layers over all training data
+
+LeNets on 59,000 images: the posterior of the last layer from all of them (`benchmarks/bench_last_layer.py`). The other set is Fashion-MNIST for
+MNIST, and MNIST for Fashion-MNIST. Seconds are those of fitting or tuning, on a machine that had other work.
+
+{last_layers(parts["last_layer"])}
 """

@@ -15,20 +15,33 @@ PEERS = FOLDER / "peers" / ".venv" / "bin" / "python"
 # scripts whose smallest cell takes long, and the shorter tests that hold what it shows
 LONG = {
     "bench_bandit": "tests/benchmarks/test_regressors.py",
+    "bench_batch_size": "tests/linalg/test_stochastic.py",
     "bench_cold_posterior": "tests/benchmarks/test_temperature.py",
+    "bench_corrupted_cifar": "tests/benchmarks/test_studies.py",
     "bench_ct_angles": "tests/studies/tomography/test_angles.py",
     "bench_ct_digits": "tests/studies/tomography/test_study.py",
     "bench_ct_slice": "tests/studies/tomography/test_study.py",
     "bench_evidence_kfac": "tests/network/test_structured_fit.py",
     "bench_evidence_table": "tests/benchmarks/test_evidence_table.py",
+    "bench_evidence_training": "tests/families/test_evidence_training.py",
     "bench_few_digits": "tests/network/test_best_gaussian_held_out.py",
+    "bench_gradient_variance": "tests/linalg/test_stochastic.py",
+    "bench_kills": "tests/runtime/test_journal.py",
     "bench_label_errors": "tests/bayes/posterior/test_leave_one_out.py",
     "bench_large_networks": "tests/network/test_pixels.py",
     "bench_lenet_fit": "tests/bayes/methods/test_matrix_free.py",
     "bench_lenet_sgd": "tests/bayes/methods/test_em.py",
     "bench_logistic": "tests/linear/test_logistic.py",
+    "bench_natural_gradient": "tests/families/variational/test_methods.py",
+    "bench_passes": "tests/bayes/methods/test_matrix_free.py",
+    "bench_pixels": "tests/network/test_pixels.py",
     "bench_ranks": "tests/ranks/test_ranks.py",
+    "bench_rotated_mnist": "tests/benchmarks/test_corruptions.py",
+    "bench_scaling": "tests/benchmarks/test_studies.py",
+    "bench_symmetry_conjectures": "tests/studies/symmetry/test_joint.py",
     "bench_toy": "tests/benchmarks/test_regressors.py",
+    "bench_variance": "tests/network/test_laws.py",
+    "bench_variational": "tests/families/variational/test_fit.py",
     "bench_variational_speed": "tests/families/variational/test_mean_field.py",
 }
 
@@ -89,12 +102,11 @@ def test_the_page_says_what_the_results_say():
 
 def test_a_killed_run_goes_on_where_it_stopped(tmp_path):
     script = FOLDER / "bench_ridge_agreement.py"
-    subprocess.run([sys.executable, script, "--smallest", "--out", tmp_path], check=True, capture_output=True)
+    assert processes.run(script, "--smallest", "--out", str(tmp_path)).returncode == 0
     (path,) = tmp_path.glob("*.jsonl")
     whole = path.read_text()
     path.write_text(whole + '{"cell": "boston", "resu')  # killed while writing the next line
-    again = subprocess.run(
-        [sys.executable, script, "--smallest", "--out", tmp_path], check=True, capture_output=True, text=True
-    )
+    again = processes.run(script, "--smallest", "--out", str(tmp_path))
+    assert again.returncode == 0
     assert "done before, kept" in again.stderr
     assert json.loads(path.read_text().splitlines()[0]) == json.loads(whole)

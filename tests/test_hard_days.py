@@ -197,7 +197,7 @@ def test_a_space_in_single_precision_preconditions_what_it_barely_knows(shape, d
     n, d = shape
     values = torch.logspace(0, -decades, 40, dtype=torch.float64)
     features = Dense((orthonormal(n, 40, 1) * values @ orthonormal(d, 40, 2).mT).float())
-    block = krylov.Block(normal(d, 2, seed=3), normal(n, 2, seed=4), normal(n, 1, seed=5))
+    block = krylov.StartBlock(normal(d, 2, seed=3), normal(n, 2, seed=4), normal(n, 1, seed=5))
     space = krylov.grow(features, block, 6)
     known = KrylovPreconditioner(Ritz(space, features, 1e-2, None), space.ritz / 1e-8)
     inverse = known.solve(torch.eye(d, dtype=torch.float64))

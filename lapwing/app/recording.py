@@ -13,11 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, final
 
 import numpy as np
+import torch
 
 import lapwing.app.records as records
 from lapwing.bayes.mixtures import Mixture
 from lapwing.bayes.posterior import Posterior
-from lapwing.bayes.predictive import Prediction
+from lapwing.bayes.posterior.description import TUNED
+from lapwing.bayes.predictive import Prediction, mixed
 
 Fitted = Posterior | Mixture
 BATCH = 256  # inputs predicted at once
@@ -71,29 +73,35 @@ def evaluation(
 ) -> records.Evaluation:
     """Predictions of a posterior, of its raw network and, where held-out data were given, by temperature scaling.
 
-    Without targets the inputs are foreign ones. `tell` hears the share of the inputs that is done.
+    Without targets the inputs are out-of-distribution ones. `tell` hears the share of the inputs that is done.
     """
     wanted = None if targets is None else np.asarray(targets)
-    found = predict(posterior, inputs, tell)
+    found = predict(posterior, inputs, tell, targets=wanted)
     return of_predictions(name, found, wanted, np.asarray(inputs.cpu()), temperature(posterior))
 
 
 def of_predictions(
-    name: str, found: Predicted, targets: np.ndarray | None, inputs: np.ndarray, cooled: float | None
+    name: str, found: Predicted, targets: np.ndarray | None, inputs: np.ndarray, scaling: float | None
 ) -> records.Evaluation:
     """The evaluation of predictions that are there; pictures are kept where inputs are such."""
     images = inputs if _are_pictures(inputs) else None
     if found.probs is not None and found.plain is not None and found.logits is not None:
         methods = {records.OURS: found.probs, _alone(found): found.plain}
-        if cooled is not None:
-            methods["temperature scaling"] = averaged(found.logits, cooled)
+        if scaling is not None:
+            methods["temperature scaling"] = averaged(found.logits, scaling)
         labels = None if targets is None else targets.reshape(-1).astype(np.int64)
-        return records.classification(name, labels, methods, scores={records.OURS: found.scores}, images=images)
+        own = {f"network {place}": probs for place, (probs,) in enumerate(found.by_network, 1)}
+        return records.classification(
+            name, labels, methods, scores={records.OURS: found.scores}, images=images, members=own
+        )
     flat = inputs.reshape(len(inputs), -1)
     return records.regression(
         name, targets, {records.OURS: (found.mean, found.std), _alone(found): (found.mean, found.noise_std)},
         epistemic_std={records.OURS: found.epistemic_std}, scores={records.OURS: found.scores},
+        densities={} if found.cdf is None else {records.OURS: (found.cdf, found.log_density)},
+        intervals={} if found.members is None else {records.OURS: (found.lower_90, found.upper_90)},
         inputs=flat[:, 0] if flat.shape[1] == 1 else None, images=images,
+        members={f"network {place}": (mean, std) for place, (mean, std) in enumerate(found.by_network, 1)},
     )  # fmt: skip
 
 
@@ -116,62 +124,87 @@ class Predicted:
     noise_std: np.ndarray | None = None
     lower_90: np.ndarray | None = None  # the central interval of a new observation
     upper_90: np.ndarray | None = None
+    cdf: np.ndarray | None = None  # (n, outputs), of the targets, where several networks make it other than Gaussian's
+    log_density: np.ndarray | None = None  # (n, outputs)
     scores: dict[str, np.ndarray] = field(default_factory=dict)
-    networks: int = 1
+    members: np.ndarray | None = None  # (n, networks, parts, outputs): probabilities, or means and standard deviations
+
+    @property
+    def by_network(self) -> list[np.ndarray]:  # (parts, n, outputs) each
+        """What each of several networks says by itself."""
+        return [] if self.members is None else list(self.members.transpose(1, 2, 0, 3))
 
 
 def _alone(found: Predicted) -> str:
     """What predictions without a posterior are called."""
-    return "raw network" if found.networks == 1 else "networks averaged"
+    return "raw network" if found.members is None else "networks averaged"
 
 
 def predict(
-    posterior: Fitted, inputs: Any, tell: Callable[[float], None] | None = None, *, processes: int = 1
-) -> Predicted:
+    posterior: Fitted, inputs: Any, tell: Callable[[float], None] | None = None, *, targets: np.ndarray | None = None,
+    processes: int = 1,
+) -> Predicted:  # fmt: skip
     """Predict in batches, telling the share done; where several processes do so together, each takes a share."""
     parts: list[Predicted] = []
     size = BATCH * processes
     for start in range(0, len(inputs), size):
-        parts.append(_batch(posterior, inputs[start : start + size], processes > 1))
+        some = slice(start, start + size)
+        parts.append(_batch(posterior, inputs[some], None if targets is None else targets[some], processes > 1))
         if tell is not None:
             tell(min(1.0, (start + size) / len(inputs)))
-    names = [item.name for item in dataclasses.fields(Predicted) if item.name not in ("scores", "networks")]
+    names = [item.name for item in dataclasses.fields(Predicted) if item.name != "scores"]
     joined: dict[str, Any] = {
         name: np.concatenate([getattr(part, name) for part in parts])
         for name in names
         if getattr(parts[0], name) is not None
     }
     scores = {key: np.concatenate([part.scores[key] for part in parts]) for key in parts[0].scores}
-    return Predicted(**joined, scores=scores, networks=parts[0].networks)
+    return Predicted(**joined, scores=scores)
 
 
-def _batch(posterior: Fitted, inputs: Any, shard: bool) -> Predicted:
-    found = posterior.predict(inputs, shard=shard)
-
-    def flat(values: Any) -> np.ndarray:
-        return np.asarray(values.detach().cpu().double().reshape(len(inputs), -1))
-
-    scores, networks = {"novelty": flat(found.novelty)[:, 0]}, len(members(posterior))
-    if networks > 1:
+def _batch(posterior: Fitted, inputs: Any, targets: np.ndarray | None, shard: bool) -> Predicted:
+    each = [member.predict(inputs, shard=shard) for member in members(posterior)]
+    found = mixed(each)
+    scores = {"novelty": _flat(found.novelty)[:, 0]}
+    if len(each) > 1:
         scores["between networks"] = _between(found)
     if found.likelihood.constant_curvature:
         low, high = found.interval(0.9)
         return Predicted(
-            mean=flat(found.mean), std=flat(found.std), epistemic_std=flat(found.epistemic_variance.sqrt()),
-            noise_std=flat(found.aleatoric_variance.sqrt()), scores=scores, networks=networks, lower_90=flat(low),
-            upper_90=flat(high),
+            mean=_flat(found.mean), std=_flat(found.std), epistemic_std=_flat(found.epistemic_variance.sqrt()),
+            noise_std=_flat(found.aleatoric_variance.sqrt()), scores=scores, lower_90=_flat(low), upper_90=_flat(high),
+            members=_several([(_flat(one.mean), _flat(one.std)) for one in each]),
+            **_densities(found, targets if len(each) > 1 else None),
         )  # fmt: skip
     if not found.likelihood.has_classes:
         raise ValueError(
             f"a record holds numbers with Gaussian noise or class labels, and this posterior's likelihood is "
             f"{type(found.likelihood).__name__}: use its predictions themselves"
         )
-    probs, logits = flat(found.probs), np.stack([flat(_own_outputs(one, inputs)) for one in members(posterior)], 1)
+    probs = _flat(found.probs)
+    logits = np.stack([_flat(_own_outputs(one, inputs)) for one in members(posterior)], 1)
     if not found.likelihood.exclusive_classes and probs.shape[1] > 1:
         raise ValueError(f"a record holds one label per input, and this posterior predicts {probs.shape[1]}")
-    scores["mutual information"] = flat(found.mutual_information).mean(1)
-    plain = averaged(logits, 1.0)
-    return Predicted(probs=_two(probs), plain=plain, logits=logits, scores=scores, networks=networks)
+    scores["mutual information"] = _flat(found.mutual_information).mean(1)
+    own = _several([(_two(_flat(one.probs)),) for one in each])
+    return Predicted(probs=_two(probs), plain=averaged(logits, 1.0), logits=logits, scores=scores, members=own)
+
+
+def _flat(values: Any) -> np.ndarray:  # (n, …) as (n, outputs)
+    return np.asarray(values.detach().cpu().double().reshape(len(values), -1))
+
+
+def _several(parts: list[tuple[np.ndarray, ...]]) -> np.ndarray | None:  # (n, networks, parts, outputs)
+    """What each network says, where there are several."""
+    return np.moveaxis(np.asarray(parts), 2, 0) if len(parts) > 1 else None
+
+
+def _densities(found: Prediction, targets: np.ndarray | None) -> dict[str, np.ndarray]:
+    """The cumulative distribution and the log density at the targets, where they are known."""
+    if targets is None:
+        return {}
+    known = torch.as_tensor(targets).to(found.mean).reshape(found.mean.shape)
+    return {"cdf": _flat(found.distribution.cdf(known)), "log_density": _flat(found.log_prob(known))}
 
 
 def _own_outputs(member: Posterior, inputs: Any) -> Any:
@@ -183,8 +216,8 @@ def _own_outputs(member: Posterior, inputs: Any) -> Any:
 def _between(found: Prediction) -> np.ndarray:  # (n,)
     """What members disagree about: in nats for labels, for numbers the root of their variance."""
     if found.likelihood.has_classes:
-        return np.asarray(found.between_information.cpu().double().reshape(len(found), -1).mean(1))
-    return np.asarray(found.between_variance.cpu().double().reshape(len(found), -1).mean(1).sqrt())
+        return np.asarray(_flat(found.between_information).mean(1))
+    return np.asarray(np.sqrt(_flat(found.between_variance).mean(1)))
 
 
 def _two(probs: np.ndarray) -> np.ndarray:
@@ -220,7 +253,7 @@ def solve(posterior: Fitted) -> records.Solve:
     dimensions = [part.effective_dimension for part in parts]
     return records.Solve(
         method=d.method, why=f"{len(parts)} networks as one mixture; each: {d.why}" if several else d.why,
-        tuned_by=d.tuned_by, converged=all(part.diagnostics.converged for part in parts),
+        tuned_by=TUNED.get(d.tuned_by, d.tuned_by), converged=all(part.diagnostics.converged for part in parts),
         limited_by=d.limited_by or "", data_passes=d.data_passes, error_bound=d.error_bound,
         draws=len(parts) * d.draws, residuals=np.asarray(d.residuals or (), float),
         precision={

@@ -85,6 +85,9 @@ def infer(
     """
     if draws < 0:
         raise ValueError(f"draws must not be negative, got {draws}")
+    for name, given, example in (("method", method, "KFAC()"), ("prior", prior, "Isotropic()")):
+        if isinstance(given, str | type):
+            raise ValueError(f"{name} is {given!r}, expected a value, such as lapwing.{example}")
     choice, report = resolve(prior or _by_default(model), model.groups), reporter(progress)
     settings = (choice, method, validation is None, draws, seed)
     by = tuning or (ByEvidence() if validation is None else OnHeldOut())
@@ -163,13 +166,13 @@ def _check(model: LinearModel, prior: Prior, method: Method, run: Run) -> None:
 
 
 def _warn_if_interpolating(model: LinearModel) -> None:
-    """Say where training labels cannot tell how wide error bars should be."""
+    """Say where training labels cannot tell how uncertain predictions should be."""
     confidence = interpolation(model)
     if confidence is not None:
         warnings.warn(
             f"this network fits its training data perfectly (mean confidence {confidence:.3f}), so with a curvature "
-            "that is taken at its outputs they hardly tell how wide its error bars should be: leave the method out, or "
-            "pass validation=(x, y), a few hundred points suffice", stacklevel=5,
+            "that is taken at its outputs they hardly tell how uncertain its predictions should be: leave the method "
+            "out, or pass validation=(x, y), a few hundred points suffice", stacklevel=5,
         )  # fmt: skip
 
 

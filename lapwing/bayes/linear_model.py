@@ -84,6 +84,11 @@ class LinearModel:
     set_aside : Tensor, optional
         Examples that were removed. Set by `remove`.
 
+    Raises
+    ------
+    ValueError
+        If there are no columns, or the targets do not fit the likelihood.
+
     Examples
     --------
     >>> from lapwing import Gaussian

@@ -136,6 +136,11 @@ class GPrior:
     scale_per : "tensor" or "weight"
         Whether the weights of a tensor share one scale.
 
+    Raises
+    ------
+    ValueError
+        If `scale_per` is not known, or a precision is not positive.
+
     Examples
     --------
     >>> import torch, lapwing as lw
@@ -183,7 +188,7 @@ class GPrior:
         Those means are traces, which few probes know well; one product serves them all.
         """
         rows = features.shape[0]
-        if self.scale_per == "weight" or blocks is None or not features.has_row_vjp or rows <= ROWS:
+        if self.scale_per == "weight" or blocks is None or not features.costs.has_row_vjp or rows <= ROWS:
             return features.column_squares().double()
         bits = torch.randint(2, (rows, PROBES), generator=torch.Generator().manual_seed(0))
         return (features.T @ (2 * bits - 1).to(features.like)).double().square().mean(1)
@@ -207,6 +212,11 @@ class PerGroup:
         One number for all groups, or one for each by name. None stands for one that is tuned.
     hyperprior : GammaHyperprior, optional
         Hyperprior on a precision that is tuned.
+
+    Raises
+    ------
+    ValueError
+        If the groups are not known, or a precision is not positive.
 
     Examples
     --------

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lapwing.bayes.journals import described
 from lapwing.bayes.linear_model import LinearModel
-from lapwing.linalg.operators import LinearOperator, Sharded
+from lapwing.linalg.operators import LinearOperator, OverData, Sharded
 from lapwing.linalg.operators.distributed import Share
 from lapwing.runtime.memory import available_bytes, counting_on
 from lapwing.runtime.ranks import RankFailed, Ranks, together
@@ -30,7 +30,7 @@ def shared(model: LinearModel, shard: Shard, settings: tuple[Any, ...]) -> Itera
         raise ValueError(f"shard is {shard!r}: expected 'data', 'draws', or False for a process that goes alone")
     by: Share = "draws" if shard == "draws" else "data"
     whole = model.features
-    if whole.datum_rows is None:  # stored numbers: nothing to share, and nobody waits
+    if not isinstance(whole, OverData):  # stored numbers: nothing to share, and nobody waits
         yield model, None
         return
     with ExitStack() as stack:

@@ -17,13 +17,34 @@ from lapwing.bayes.predictive import Prediction
 from lapwing.families.networks import BATCH, Predictive
 from lapwing.network.shuffling import Source
 
+__all__ = ["Conformal", "fit"]
+
 Score = Literal["scaled", "absolute", "probability", "adaptive"]
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Conformal:
-    """Something that predicts, with the scores of its held-out data."""
+    """Something that predicts, with the scores of its held-out data.
+
+    Parameters
+    ----------
+    base : Posterior or any other with `predict`
+        What predicts.
+    score : str, optional
+        "scaled" or "absolute" for numbers, "probability" or "adaptive" for classes.
+    scores : Tensor
+        Of the validation data, sorted.
+
+    Examples
+    --------
+    >>> from lapwing.bayes.likelihoods import Gaussian
+    >>> from lapwing.families import point
+    >>> x = torch.zeros(9, 1)
+    >>> network = point.fit(torch.nn.Linear(1, 1, bias=False).eval(), (x, x), Gaussian(1.0))
+    >>> [float(end) for end in fit(network, (x, x + 2)).interval(x[:1], level=0.8)]
+    [-2.0, 2.0]
+    """
 
     base: Predictive
     score: Score
@@ -34,7 +55,23 @@ class Conformal:
         return self.base.predict(inputs)
 
     def threshold(self, level: float) -> Tensor:  # () or (outputs,)
-        """The ⌈(n + 1) · level⌉-th smallest score; infinite where n is too small for the level."""
+        """The ⌈(n + 1) · level⌉-th smallest score; infinite where n is too small for the level.
+
+        Parameters
+        ----------
+        level : float
+            Probability between 0 and 1.
+
+        Returns
+        -------
+        Tensor
+            One, or one for each output.
+
+        Raises
+        ------
+        ValueError
+            If the level is not between 0 and 1.
+        """
         if not 0 < level < 1:
             raise ValueError(f"level must lie between 0 and 1, got {level}")
         rank = ceil(round((len(self.scores) + 1) * level, 9))
@@ -43,7 +80,25 @@ class Conformal:
         return self.scores[rank - 1]
 
     def interval(self, inputs: Any, level: float = 0.9) -> tuple[Tensor, Tensor]:
-        """Lower and upper ends, for each output by itself: mean ± threshold · std, or mean ± threshold."""
+        """Lower and upper ends, for each output by itself: mean ± threshold · std, or mean ± threshold.
+
+        Parameters
+        ----------
+        inputs : Tensor or any input of the network
+            New inputs.
+        level : float
+            Probability between 0 and 1.
+
+        Returns
+        -------
+        tuple of Tensor
+            Lower and upper ends.
+
+        Raises
+        ------
+        ValueError
+            For class labels, or if the level is not between 0 and 1.
+        """
         if self.score not in ("scaled", "absolute"):
             raise ValueError("class labels have no interval: use sets(inputs, level)")
         found = self.base.predict(inputs)
@@ -52,7 +107,25 @@ class Conformal:
         return found.mean - half, found.mean + half
 
     def sets(self, inputs: Any, level: float = 0.9) -> Tensor:  # (n, classes), bool
-        """Which classes are in the set of each input; a set may be empty with score="probability"."""
+        """Which classes are in the set of each input; a set may be empty with score="probability".
+
+        Parameters
+        ----------
+        inputs : Tensor or any input of the network
+            New inputs.
+        level : float
+            Probability between 0 and 1.
+
+        Returns
+        -------
+        Tensor
+            True for the classes in each set, (n, classes).
+
+        Raises
+        ------
+        ValueError
+            For numbers, or if the level is not between 0 and 1.
+        """
         if self.score not in ("probability", "adaptive"):
             raise ValueError("numbers have no sets: use interval(inputs, level)")
         return _of_classes(self.base.predict(inputs).probs, self.score) <= self.threshold(level)
@@ -66,6 +139,27 @@ def fit(base: Predictive, validation: Any, *, score: Score | None = None) -> Con
     the probability of all classes at least as likely as the true one (Romano et al. 2020, without randomisation, so
     that sets are somewhat too large), whose sets grow where the model is unsure. The first of each is the default.
 
+    Parameters
+    ----------
+    base : Posterior or any other with `predict`
+        What predicts.
+    validation : (inputs, targets), Dataset, DataLoader or list of batches
+        Data that neither trained nor tuned the model.
+    score : str, optional
+        "scaled" or "absolute" for numbers, "probability" or "adaptive" for classes.
+
+    Returns
+    -------
+    Conformal
+        With `interval` or `sets`.
+
+    Raises
+    ------
+    ValueError
+        If the likelihood has neither, or the score is of another kind.
+
+    Examples
+    --------
     >>> from lapwing.bayes.likelihoods import Gaussian
     >>> from lapwing.families import point
     >>> x = torch.linspace(0, 1, 19)[:, None]

@@ -24,6 +24,8 @@ from lapwing.network.input_tree import Sample, as_inputs, call
 from lapwing.network.parameters import check_model
 from lapwing.network.shuffling import Source
 
+__all__ = ["Dropout", "fit", "insert"]
+
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 ELEMENTS = {functional.dropout, functional.alpha_dropout}
 CHANNELS = {functional.dropout1d, functional.dropout2d, functional.dropout3d, functional.feature_alpha_dropout}
@@ -36,6 +38,27 @@ def insert(model: nn.Module, rate: float, *, inputs: bool = False) -> nn.Module:
     With `inputs` in front of the first too, as in the experiments of Gal & Ghahramani. The layers are those in the
     order of `named_modules`; their weights have new names, the old one with `1.` before its last part.
 
+    Parameters
+    ----------
+    model : nn.Module
+        A network; it is left alone.
+    rate : float
+        Share of inputs that a layer drops, strictly between 0 and 1.
+    inputs : bool
+        Whether to put dropout in front of the first layer too.
+
+    Returns
+    -------
+    nn.Module
+        A copy with dropout.
+
+    Raises
+    ------
+    ValueError
+        If the rate is out of range, or there is no second layer.
+
+    Examples
+    --------
     >>> insert(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)), 0.1)[2]
     Sequential(
       (0): Dropout(p=0.1, inplace=False)
@@ -62,7 +85,26 @@ def insert(model: nn.Module, rate: float, *, inputs: bool = False) -> nn.Module:
 @final
 @dataclass(frozen=True, eq=False)
 class Dropout:
-    """A network that is drawn by its dropout masks."""
+    """A network that is drawn by its dropout masks.
+
+    Parameters
+    ----------
+    model : nn.Module
+        A trained network with dropout.
+    likelihood : Likelihood
+        Of the targets, such as `lapwing.Categorical()`.
+    draws : int
+        Number of masks.
+    seed : int
+        Of the masks.
+
+    Examples
+    --------
+    >>> from lapwing.bayes.likelihoods import Gaussian
+    >>> network = nn.Sequential(nn.Linear(2, 9), nn.Dropout(0.5), nn.Linear(9, 1)).eval()
+    >>> Dropout(network, Gaussian(0.1), draws=4).functions(torch.ones(3, 2)).shape
+    torch.Size([4, 3, 1])
+    """
 
     model: nn.Module
     likelihood: Likelihood
@@ -70,7 +112,23 @@ class Dropout:
     seed: int = 0
 
     def functions(self, inputs: Any) -> Tensor:  # (draws, *outputs)
-        """The outputs with every one of the masks."""
+        """The outputs with every one of the masks.
+
+        Parameters
+        ----------
+        inputs : Tensor or any input of the network
+            New inputs.
+
+        Returns
+        -------
+        Tensor
+            (draws, *outputs).
+
+        Raises
+        ------
+        ValueError
+            If no dropout was met on the way through the network.
+        """
         known, found = as_inputs(inputs), []
         with torch.no_grad():
             for draw in range(self.draws):
@@ -88,7 +146,18 @@ class Dropout:
         return torch.stack(found)
 
     def predict(self, inputs: Any) -> Prediction:
-        """The predictive distribution at new inputs; probabilities are averages over the masks."""
+        """The predictive distribution at new inputs; probabilities are averages over the masks.
+
+        Parameters
+        ----------
+        inputs : Tensor or any input of the network
+            New inputs.
+
+        Returns
+        -------
+        Prediction
+            An average over the masks.
+        """
         return from_draws(self.functions(inputs), self.likelihood, NO_PRIOR, mixture=False, seed=self.seed)
 
 
@@ -99,6 +168,33 @@ def fit(
 
     The noise of a Gaussian, where it is not given, is the best for these draws on `validation` or the training data.
 
+    Parameters
+    ----------
+    model : nn.Module
+        A trained network with dropout, in eval mode; it is left alone.
+    data : (inputs, targets), Dataset, DataLoader or list of batches
+        Training data: inputs and targets.
+    likelihood : Likelihood
+        Of the targets, such as `lapwing.Categorical()`.
+    validation : (inputs, targets), Dataset, DataLoader or list of batches, optional
+        Validation data.
+    draws : int
+        Number of masks.
+    seed : int
+        Of the order of the data and of all draws.
+
+    Returns
+    -------
+    Dropout
+        With `predict` and `functions`.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than two draws.
+
+    Examples
+    --------
     >>> from lapwing.bayes.likelihoods import Gaussian
     >>> model = nn.Sequential(nn.Linear(2, 9), nn.ReLU(), nn.Dropout(0.2), nn.Linear(9, 1)).eval()
     >>> x = torch.randn(5, 2, generator=torch.Generator().manual_seed(0))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -16,9 +15,12 @@ from torch import nn
 from lapwing.bayes.likelihoods import Likelihood
 from lapwing.families.networks import Networks, evaluated, stacked, values, with_noise
 from lapwing.network.parameters import check_model
+from lapwing.runtime.processes import fresh_processes
 from lapwing.runtime.progress import Report, reporter
 from lapwing.training import Diverged, adam, train
 from lapwing.training import members as train_members
+
+__all__ = ["fit", "of"]
 
 
 def fit(
@@ -33,6 +35,49 @@ def fit(
     `if __name__ == "__main__":`. The noise of a Gaussian, where it is not given, is that of the mixture on `validation`
     or the training data.
 
+    Parameters
+    ----------
+    make : callable
+        From a seed to a network that is not yet trained.
+    data : (inputs, targets), Dataset, DataLoader or list of batches
+        Training data: inputs and targets.
+    likelihood : Likelihood
+        Of the targets, such as `lapwing.Categorical()`.
+    epochs : int
+        Passes over the data.
+    members : int
+        Number of networks.
+    batch_size : int
+        Data in each batch.
+    learning_rate : float
+        Of the optimiser.
+    prior_precision : float
+        Precision of a Gaussian prior on the weights: weight decay times the number of data.
+    validation : (inputs, targets), Dataset, DataLoader or list of batches, optional
+        Validation data.
+    seed : int
+        Of the order of the data and of all draws.
+    processes : int
+        Networks trained at the same time, each in a process.
+    folder : path, optional
+        To keep the training in, and to go on from.
+    progress : bool or callable, optional
+        Whether to show progress, or what is told of it. On a terminal only if left out.
+
+    Returns
+    -------
+    Networks
+        The ensemble, with `predict`.
+
+    Raises
+    ------
+    ValueError
+        If there is less than one network or process.
+    Diverged
+        If a loss or a weight becomes NaN or infinite.
+
+    Examples
+    --------
     >>> from lapwing.bayes.likelihoods import Gaussian
     >>> x = torch.linspace(-1, 1, 20)[:, None]
     >>> found = fit(lambda seed: nn.Linear(1, 1), (x, 2 * x), Gaussian(0.1), members=3, epochs=2, progress=False)
@@ -62,7 +107,39 @@ def fit(
 def of(
     models: Sequence[nn.Module], data: Any, likelihood: Likelihood, *, validation: Any = None, seed: int = 0
 ) -> Networks:
-    """An ensemble of networks that are trained already; data are needed for the noise only."""
+    """An ensemble of networks that are trained already; data are needed for the noise only.
+
+    Parameters
+    ----------
+    models : sequence of nn.Module
+        Trained networks of one architecture, in eval mode.
+    data : (inputs, targets), Dataset, DataLoader or list of batches
+        Training data: inputs and targets.
+    likelihood : Likelihood
+        Of the targets, such as `lapwing.Categorical()`.
+    validation : (inputs, targets), Dataset, DataLoader or list of batches, optional
+        Validation data.
+    seed : int
+        Of the order of the data and of all draws.
+
+    Returns
+    -------
+    Networks
+        The ensemble, with `predict`.
+
+    Raises
+    ------
+    ValueError
+        If there are no networks, or their architectures differ.
+
+    Examples
+    --------
+    >>> from lapwing.bayes.likelihoods import Gaussian
+    >>> x = torch.linspace(-1, 1, 20)[:, None]
+    >>> found = of([nn.Linear(1, 1).eval() for _ in range(3)], (x, x), Gaussian(0.1))
+    >>> found.predict(x).mean.shape, len(found.functions(x))
+    (torch.Size([20, 1]), 3)
+    """
     if not models:
         raise ValueError("an ensemble needs at least one network")
     for model in models:
@@ -111,8 +188,7 @@ def _here(*asked: Any, **options: Any) -> list[nn.Module]:
 
 
 def _apart(jobs: list[Member], processes: int, report: Report) -> list[nn.Module]:
-    context = multiprocessing.get_context("spawn")  # a fork of a process with threads may hang
-    with ProcessPoolExecutor(min(processes, len(jobs)), mp_context=context) as pool:
+    with ProcessPoolExecutor(min(processes, len(jobs)), mp_context=fresh_processes(__name__)) as pool:
         found = []
         for number, model in enumerate(pool.map(_train, jobs), 1):
             found.append(model)

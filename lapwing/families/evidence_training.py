@@ -29,11 +29,13 @@ from lapwing.network.batches import Batches, as_batches
 from lapwing.network.data_spec import Counted, Targets
 from lapwing.network.input_tree import Sample, outputs_at
 from lapwing.network.jacobian import Network
-from lapwing.network.kfac import root_of, structured
+from lapwing.network.kfac import Structures, root_of
 from lapwing.network.linearisation import linearise
 from lapwing.network.shuffling import Source
 from lapwing.runtime.progress import Report
 from lapwing.training import Descent, Epoch, Optimiser, Schedule, Weights, log_prob, loop
+
+__all__ = ["Assessment", "EvidenceTrained", "train_with_evidence"]
 
 SUBSET_BATCH = 128
 PER_LAYER, KRONECKER = PerGroup("layer"), KFAC()
@@ -42,7 +44,25 @@ PER_LAYER, KRONECKER = PerGroup("layer"), KFAC()
 @final
 @dataclass(frozen=True)
 class Assessment:
-    """The evidence after one epoch, at its weights and at the precisions that the next epochs are trained with."""
+    """The evidence after one epoch, at its weights and at the precisions that the next epochs are trained with.
+
+    Parameters
+    ----------
+    epoch : int
+        After which it was made.
+    log_evidence : float
+        At the weights of that epoch.
+    parts : EvidenceParts
+        What it consists of.
+    effective_dimension : float
+        γ.
+    precision : dict of float
+        By group.
+    noise_std : float or None
+        None for class labels, and for a noise that was given per output or datum.
+    at_largest_step : tuple of str
+        Groups whose best precision was further away than one step.
+    """
 
     epoch: int
     log_evidence: float
@@ -56,7 +76,21 @@ class Assessment:
 @final
 @dataclass(frozen=True, eq=False)
 class EvidenceTrained:
-    """A network trained by the evidence, its posterior, and how both came about."""
+    """A network trained by the evidence, its posterior, and how both came about.
+
+    Parameters
+    ----------
+    model : nn.Module
+        In eval mode, from the epoch with the largest evidence.
+    posterior : Posterior
+        At its weights.
+    curve : tuple of Assessment
+        The evidence.
+    epochs : tuple of Epoch
+        The loss.
+    best : int
+        Number of the epoch that the weights are from.
+    """
 
     model: nn.Module  # in eval mode, from the epoch with the largest evidence
     posterior: Posterior
@@ -118,13 +152,13 @@ def train_with_evidence(
     optimiser : callable, optional
         Makes the optimiser from the weights. Adam if left out.
     schedule : callable, optional
-        Makes a learning-rate schedule from the optimiser.
+        From the share of the training done to a factor of the learning rate.
     draws : int
         Draws of methods that need them.
     seed : int
         Of the order of the data and of draws.
     checkpoint : path, optional
-        Folder from which the same call goes on.
+        File to keep the training in, and to go on from.
     progress : bool or callable, optional
         Whether to show progress. On a terminal only if left out.
 
@@ -132,6 +166,13 @@ def train_with_evidence(
     -------
     EvidenceTrained
         With `model`, `curve` and `assessment`.
+
+    Raises
+    ------
+    ValueError
+        If `subset` is not between 1 and the number of data.
+    Diverged
+        If a loss or a weight becomes NaN or infinite.
 
     Examples
     --------
@@ -141,7 +182,8 @@ def train_with_evidence(
     >>> len(trained.curve), sorted(trained.assessment.precision), trained.model.training
     (3, ['0', '2'], False)
     """
-    _check(epochs, likelihood, prior, method, burn_in, frequency, start_precision, largest_step)
+    _check_kinds(likelihood, prior, method)
+    _check_steps(epochs, burn_in, frequency, start_precision, largest_step)
     source = Source.of(data)
     if subset is not None and not 1 <= subset <= source.size:
         raise ValueError(f"subset is {subset}, expected 1 to {source.size}, the number of data, or None for all")
@@ -296,7 +338,7 @@ def layerwise(
     outputs = torch.cat([network.outputs(inputs) for inputs in batches.inputs])
     targets, counts = _counted(batches, dataset_size)
     root = root_of(likelihood, targets)
-    curvature = structured(network, batches.inputs, root, method, counts=counts, seed=seed).curvature
+    curvature = method.made_of(Structures(network, batches.inputs, root, counts), None, seed).curvature
     values = torch.cat([block.values.flatten() for block in curvature.blocks]).double().cpu()
     group_of = torch.cat([_groups(block, prior) for block in curvature.blocks])
     known, own = likelihood.arranged(outputs.cpu(), targets.cpu(), counts)
@@ -427,10 +469,7 @@ def _spread(source: Source) -> Tensor:
     return spread
 
 
-def _check(
-    epochs: int, likelihood: Likelihood, prior: Any, method: Any, burn_in: int, frequency: int, start_precision: float,
-    largest_step: float,
-) -> None:  # fmt: skip
+def _check_kinds(likelihood: Likelihood, prior: Any, method: Any) -> None:
     if not isinstance(prior, Isotropic | PerGroup):
         raise ValueError(
             f"prior is {prior!r}, expected Isotropic() or PerGroup(…): the scale of any other would move with the "
@@ -442,6 +481,9 @@ def _check(
         )
     if likelihood.tunes_noise and likelihood.per_output:
         raise ValueError("one noise for all outputs can be found while training: give noise_std for one per output")
+
+
+def _check_steps(epochs: int, burn_in: int, frequency: int, start_precision: float, largest_step: float) -> None:
     if burn_in < 0 or frequency < 1 or burn_in >= epochs:
         raise ValueError(
             f"burn_in is {burn_in} and frequency {frequency} of {epochs} epochs: expected 0 ≤ burn_in < epochs and "

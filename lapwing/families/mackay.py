@@ -26,7 +26,8 @@ from lapwing.bayes.inference import infer
 from lapwing.bayes.likelihoods import GaussianSurrogate, Likelihood
 from lapwing.bayes.linear_model import LinearisationPoint, LinearModel, Observed
 from lapwing.bayes.methods import EmpiricalFisher, Hessian
-from lapwing.bayes.methods.structured import EvidenceAt, Structure, StructuredPosterior
+from lapwing.bayes.methods.structured import Structure, StructuredPosterior
+from lapwing.bayes.methods.structured_fits import EvidenceAt
 from lapwing.bayes.posterior import Posterior
 from lapwing.bayes.predictive import Prediction
 from lapwing.bayes.priors import DiagonalPrior, Isotropic, Prior
@@ -41,6 +42,8 @@ from lapwing.network.kfac import Structures, root_of
 from lapwing.network.linearisation import NetworkStructures
 from lapwing.network.parameters import fingerprint
 from lapwing.runtime.progress import Report, reporter
+
+__all__ = ["Comparison", "DenseLaplace", "Regularised", "compare", "fit", "train"]
 
 Curvature = Literal["ggn", "hessian", "empirical fisher"]
 LARGEST = 5000  # weights: a dense matrix of more would take minutes
@@ -74,7 +77,15 @@ METHODS: dict[str, Structure] = {"ggn": GaussNewton(), "hessian": Hessian(), "em
 @final
 @dataclass(frozen=True, eq=False)
 class DenseLaplace:
-    """N(w, (M + α)⁻¹) over all weights of a small network, M by one of three curvatures, and its evidence at w."""
+    """N(w, (M + α)⁻¹) over all weights of a small network, M by one of three curvatures, and its evidence at w.
+
+    Parameters
+    ----------
+    posterior : Posterior
+        Of the linearised network.
+    curvature : str
+        Which of the three.
+    """
 
     posterior: Posterior
     curvature: Curvature
@@ -146,7 +157,19 @@ class Cycle:
 @final
 @dataclass(frozen=True, eq=False)
 class Regularised:
-    """A network trained with the regularisation that its evidence chose."""
+    """A network trained with the regularisation that its evidence chose.
+
+    Parameters
+    ----------
+    model : nn.Module
+        The network, in eval mode.
+    posterior : DenseLaplace
+        At its weights.
+    cycles : tuple of Cycle
+        The rounds.
+    converged : bool
+        Whether the precisions came to rest.
+    """
 
     model: nn.Module  # in eval mode
     posterior: DenseLaplace
@@ -162,7 +185,17 @@ class Regularised:
 @final
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Networks trained on the same data, the one with the largest evidence, and what their γ say."""
+    """Networks trained on the same data, the one with the largest evidence, and what their γ say.
+
+    Parameters
+    ----------
+    fits : dict of Regularised
+        By name.
+    best : str
+        Name of the one with the largest evidence.
+    advice : tuple of str
+        What γ says about the sizes.
+    """
 
     fits: dict[str, Regularised]
     best: str
@@ -179,6 +212,35 @@ def fit(
     is the maximum of the evidence at these weights, which is known to give precisions that are too small: `lapwing.fit`
     takes it at the mode of the linear model. A Hessian must be positive definite with α added, else an error says so.
 
+    Parameters
+    ----------
+    model : nn.Module
+        A trained network in eval mode; it is left alone.
+    data : (inputs, targets), Dataset, DataLoader or list of batches
+        Training data: inputs and targets.
+    likelihood : Likelihood
+        Of the targets, such as `lapwing.Categorical()`.
+    curvature : str
+        "ggn", "hessian" or "empirical fisher".
+    precision : float, optional
+        Of the prior; tuned if left out.
+    draws : int
+        Posterior draws.
+    seed : int
+        Of the order of the data and of all draws.
+
+    Returns
+    -------
+    DenseLaplace
+        With `predict` and `log_evidence`.
+
+    Raises
+    ------
+    ValueError
+        If a Hessian is not positive definite.
+
+    Examples
+    --------
     >>> from lapwing import Gaussian
     >>> x = torch.linspace(-1, 1, 30).double()[:, None]
     >>> network = nn.Linear(1, 1).double().eval()
@@ -204,6 +266,45 @@ def train(
     eval mode, its weights in double precision while they are trained; the noise starts at the spread of the targets.
     The model itself is left alone.
 
+    Parameters
+    ----------
+    model : nn.Module
+        A network; it is left alone.
+    data : (inputs, targets), Dataset, DataLoader or list of batches
+        Training data: inputs and targets.
+    likelihood : Likelihood
+        Of the targets, such as `lapwing.Categorical()`.
+    curvature : str
+        "ggn", "hessian" or "empirical fisher".
+    precision : float, optional
+        Of the prior; tuned if left out.
+    cycles : int
+        Rounds of optimising and re-estimating, at most.
+    steps : int
+        Of L-BFGS in each round.
+    start_precision : float
+        Of the prior, at first.
+    rtol : float
+        Relative change of the precisions at which training ends.
+    draws : int
+        Posterior draws.
+    seed : int
+        Of the order of the data and of all draws.
+    progress : bool or callable, optional
+        Whether to show progress, or what is told of it. On a terminal only if left out.
+
+    Returns
+    -------
+    Regularised
+        Network, posterior and rounds.
+
+    Raises
+    ------
+    ValueError
+        If there are no rounds or steps, or the last Hessian is not positive definite.
+
+    Examples
+    --------
     >>> from lapwing import Gaussian
     >>> x = torch.linspace(-1, 1, 40).double()[:, None]
     >>> model = nn.Sequential(nn.Linear(1, 3), nn.Tanh(), nn.Linear(3, 1))
@@ -252,6 +353,29 @@ def train(
 def compare(models: Mapping[str, nn.Module], data: Any, likelihood: Likelihood, **options: Any) -> Comparison:
     """Networks trained by `train` with the same options, the one with the largest evidence, and advice about size.
 
+    Parameters
+    ----------
+    models : mapping of nn.Module
+        Networks by name; they are left alone.
+    data : (inputs, targets), Dataset, DataLoader or list of batches
+        Training data: inputs and targets.
+    likelihood : Likelihood
+        Of the targets, such as `lapwing.Categorical()`.
+    options : keyword arguments
+        As `train` takes them.
+
+    Returns
+    -------
+    Comparison
+        All fits, and the one with the largest evidence.
+
+    Raises
+    ------
+    ValueError
+        If there are no networks.
+
+    Examples
+    --------
     >>> from lapwing import Gaussian
     >>> x = torch.linspace(-1, 1, 30).double()[:, None]
     >>> models = {str(k): nn.Sequential(nn.Linear(1, k), nn.Tanh(), nn.Linear(k, 1)) for k in (1, 3)}

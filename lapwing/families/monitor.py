@@ -1,8 +1,8 @@
-"""Alarms with a known rate: which inputs are foreign to a model, and whether a batch of them has drifted.
+"""Alarms with a known rate: which inputs are out of distribution, and whether a batch of them has drifted.
 
 What is compared is a score of each input, by default novelty (posterior over prior variance), with those of held-out
 inputs. No distribution is assumed: under the hypothesis that new inputs come like the held-out ones (exchangeable
-with them) the rates hold for any model and any number of inputs, however bad the score is at telling what is foreign.
+with them) the rates hold for any model and any number of inputs, however badly the score tells what is unfamiliar.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from torch import Tensor
 from lapwing.bayes.predictive import Prediction
 from lapwing.families.networks import Predictive
 
+__all__ = ["Drift", "Monitor", "fit"]
+
 Named = Literal["novelty", "epistemic_variance", "entropy", "mutual_information"]
 Score = Named | Callable[[Prediction], Tensor]
 NAMED: dict[str, Callable[[Prediction], Tensor]] = {
@@ -31,7 +33,22 @@ NAMED: dict[str, Callable[[Prediction], Tensor]] = {
 @final
 @dataclass(frozen=True)
 class Drift:
-    """Whether a batch differs from the held-out inputs, one side being enough."""
+    """Whether a batch differs from the held-out inputs, one side being enough.
+
+    Parameters
+    ----------
+    p_value : float
+        The chance of a batch at least as different, if nothing has changed.
+    more_foreign : float
+        Standard deviations by which scores, the high ones above all, exceed what is expected.
+    more_familiar : float
+        The same for low scores.
+
+    Examples
+    --------
+    >>> Drift(0.001, 4.2, -2.0).p_value < 0.01
+    True
+    """
 
     p_value: float  # the chance of a batch at least as different, if nothing has changed
     more_foreign: float  # standard deviations by which scores, the high ones above all, are above what is expected
@@ -41,29 +58,86 @@ class Drift:
 @final
 @dataclass(frozen=True, eq=False)
 class Monitor:
-    """Something that predicts, with the scores of inputs that it should know."""
+    """Something that predicts, with the scores of inputs that it should know.
+
+    Parameters
+    ----------
+    base : Posterior or any other with `predict`
+        What predicts.
+    score : str or callable
+        "novelty", "epistemic_variance", "entropy" or "mutual_information", or a function of a `Prediction`.
+    known : Tensor
+        Scores of the inputs that it should know, sorted.
+
+    Examples
+    --------
+    >>> from lapwing import Gaussian, Isotropic, LinearModel, infer
+    >>> x = torch.linspace(1, 2, 40, dtype=torch.float64)[:, None] ** torch.arange(3)
+    >>> posterior = infer(LinearModel(x[::2], x[::2, 1], Gaussian(0.1)), prior=Isotropic(1.0))
+    >>> monitor = fit(posterior, x[1::2])
+    >>> monitor.drift(x[1::2]).p_value > 0.5, monitor.drift(5 * x[:9]).p_value
+    (True, 0.001)
+    """
 
     base: Predictive
     score: Score
     known: Tensor  # (held-out inputs,), sorted
 
     def scores(self, inputs: Any) -> Tensor:  # (n,)
-        """How foreign each input is, a mean over its outputs; one that is NaN counts as +∞, the most foreign."""
+        """How unfamiliar each input is, a mean over its outputs; one that is NaN counts as +∞, the most unfamiliar.
+
+        Parameters
+        ----------
+        inputs : Tensor or any input of the network
+            New inputs.
+
+        Returns
+        -------
+        Tensor
+            One for each input.
+        """
         found = _scored(self.base.predict(inputs), self.score)
         return found.where(~found.isnan(), torch.inf)
 
     def p_values(self, inputs: Any) -> Tensor:  # (n,)
         """For each input the chance that a familiar one scores as high: (1 + held-out scores as high) / (n + 1).
 
-        A score that is NaN counts as the most foreign.
+        A score that is NaN counts as the most unfamiliar.
+
+        Parameters
+        ----------
+        inputs : Tensor or any input of the network
+            New inputs.
+
+        Returns
+        -------
+        Tensor
+            One for each input.
         """
         below = torch.searchsorted(self.known, self.scores(inputs))
         return (1 + len(self.known) - below).double() / (1 + len(self.known))
 
     def flags(self, inputs: Any, *, alarm_rate: float = 0.01) -> Tensor:  # (n,), bool
-        """Which inputs are foreign; of familiar ones at most a share `alarm_rate` is flagged.
+        """Which inputs are out of distribution; of familiar ones at most a share `alarm_rate` is flagged.
 
         A mean over held-out sets: the share for one set of n is Beta(k, n + 1 − k) with k = ⌊alarm_rate · (n + 1)⌋.
+
+        Parameters
+        ----------
+        inputs : Tensor or any input of the network
+            New inputs.
+        alarm_rate : float
+            Share of familiar inputs that may be flagged.
+
+        Returns
+        -------
+        Tensor
+            True where an input is flagged.
+
+        Raises
+        ------
+        ValueError
+            If there are too few known inputs for the rate.
         """
         if not 0 < alarm_rate < 1:
             raise ValueError(f"alarm_rate must lie between 0 and 1, got {alarm_rate}")
@@ -81,7 +155,21 @@ class Monitor:
         It looks at the mean of −log(share of scores as high) over the batch, which sees both a shift of all scores and
         a few extreme ones, and at the same from below. The p-value is valid for batches of any size; it is never below
         1 / (permutations + 1). Of many batches, each is at fault at its own rate: correct for their number. A score
-        that is NaN counts as the most foreign, which weighs as much as any other highest one.
+        that is NaN counts as the most unfamiliar, which weighs as much as any other highest one.
+
+        Parameters
+        ----------
+        inputs : Tensor or any input of the network
+            New inputs.
+        permutations : int
+            Of the test.
+        seed : int
+            Of the permutations.
+
+        Returns
+        -------
+        Drift
+            With its p-value.
         """
         new = self.scores(inputs)
         whole = torch.cat([new, self.known.to(new)]).double()
@@ -104,6 +192,27 @@ def fit(base: Predictive, inputs: Any, *, score: Score = "novelty") -> Monitor:
     input. Novelty is the default where there is a prior; epistemic variance, which for classes is that of centred
     logits, ranks dull inputs as familiar.
 
+    Parameters
+    ----------
+    base : Posterior or any other with `predict`
+        What predicts.
+    inputs : Tensor or any input of the network
+        Inputs that neither trained nor tuned the model.
+    score : str or callable
+        "novelty", "epistemic_variance", "entropy" or "mutual_information", or a function of a `Prediction`.
+
+    Returns
+    -------
+    Monitor
+        With `p_values`, `flags` and `drift`.
+
+    Raises
+    ------
+    ValueError
+        If the score is not known, or those of these inputs are not finite.
+
+    Examples
+    --------
     >>> from lapwing import Gaussian, Isotropic, LinearModel, infer
     >>> x = torch.linspace(1, 2, 40, dtype=torch.float64)[:, None] ** torch.arange(3)
     >>> posterior = infer(LinearModel(x[::2], x[::2, 1], Gaussian(0.1)), prior=Isotropic(1.0))

@@ -24,6 +24,8 @@ from lapwing.network.shuffling import Source
 from lapwing.runtime.progress import Report
 from lapwing.training import Descent, Weights, loop, objective
 
+__all__ = ["fit"]
+
 Covariance = Literal["low rank", "diagonal"]
 
 
@@ -89,6 +91,53 @@ def fit(
     noise of a Gaussian counts as one in the loss where it is not given, and is then tuned for the draws on `validation`
     or the training data. The model itself is left alone.
 
+    Parameters
+    ----------
+    model : nn.Module
+        A trained network in eval mode; it is left alone.
+    data : (inputs, targets), Dataset, DataLoader or list of batches
+        Training data: inputs and targets.
+    likelihood : Likelihood
+        Of the targets, such as `lapwing.Categorical()`.
+    epochs : int
+        Passes over the data.
+    learning_rate : float
+        Of the optimiser.
+    momentum : float
+        Of SGD.
+    prior_precision : float
+        Precision of a Gaussian prior on the weights: weight decay times the number of data.
+    batch_size : int
+        Data in each batch.
+    rank : int
+        Iterates that are kept.
+    per_epoch : int
+        Iterates that are collected in an epoch.
+    covariance : str
+        "low rank" or "diagonal".
+    validation : (inputs, targets), Dataset, DataLoader or list of batches, optional
+        Validation data.
+    draws : int
+        Posterior draws.
+    seed : int
+        Of the order of the data and of all draws.
+    checkpoint : path, optional
+        File to keep the training in, and to go on from.
+    progress : bool or callable, optional
+        Whether to show progress, or what is told of it. On a terminal only if left out.
+
+    Returns
+    -------
+    Networks
+        Networks drawn from the Gaussian, with `predict`.
+
+    Raises
+    ------
+    Diverged
+        If a loss or a weight becomes NaN or infinite.
+
+    Examples
+    --------
     >>> from lapwing.bayes.likelihoods import Gaussian
     >>> x = torch.linspace(-1, 1, 30)[:, None]
     >>> found = fit(nn.Linear(1, 1).eval(), (x, 2 * x), Gaussian(), epochs=8, batch_size=5, draws=6, progress=False)

@@ -14,6 +14,7 @@ from torch import Tensor
 try:
     from botorch.models.model import FantasizeMixin, Model
     from botorch.posteriors.gpytorch import GPyTorchPosterior
+    from botorch.sampling.pathwise.paths import SamplePath
     from botorch.sampling.pathwise.posterior_samplers import DrawMatheronPaths
     from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
 except ImportError as error:
@@ -25,7 +26,7 @@ from lapwing.tabular import BayesianMLPRegressor
 JITTER = 1e-9  # of the mean variance at some inputs, so that their covariance has a Cholesky factor
 
 
-class Surrogate(FantasizeMixin, Model):
+class Surrogate(Model, FantasizeMixin):
     """A fitted `BayesianMLPRegressor`, or a network with its posterior, as a BoTorch model.
 
     The posterior at b × q × d inputs has the joint covariance of each of the b sets, and can be differentiated. Of
@@ -113,6 +114,11 @@ class Surrogate(FantasizeMixin, Model):
             inputs, targets = torch.cat([known_x, inputs], dim=-2), torch.cat([known_y, targets], dim=-2)
         return self._with(observed=(inputs, targets.double()))
 
+    def fantasize(self, X: Tensor, sampler: Any, observation_noise: Any = None, **_: Any) -> Surrogate:
+        """The surrogates that observations at X would make, one for each draw of these."""
+        noise = True if observation_noise is None else observation_noise
+        return self.condition_on_observations(X, sampler(self.posterior(X, observation_noise=noise)))
+
     def functions(self, count: int, seed: int = 0) -> Functions:
         """Draws of the function: each of a member that is drawn, and of its posterior."""
         return Functions(self, count, seed)
@@ -152,8 +158,11 @@ class Surrogate(FantasizeMixin, Model):
         flat, given = features.flatten(-3, -2), self._given()
         if given is None:
             return mean, flat, None
-        shared = flat @ given.rows.mT
-        return mean + (shared @ given.away)[..., 0].unflatten(-1, mean.shape[-2:]), flat, shared
+        axes = max(flat.ndim, given.rows.ndim)
+        flat, rows, away = (_with_axes(part, axes) for part in (flat, given.rows, given.away))
+        shared = flat @ rows.mT
+        pulled = (shared @ away)[..., 0].unflatten(-1, mean.shape[-2:])
+        return _with_axes(mean, axes) + pulled, flat, shared
 
     def _prior(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """The same before those observations."""
@@ -201,13 +210,29 @@ class Functions(torch.nn.Module):
             self.normals = self.normals - (rows.mT @ seen)[..., 0]
 
     def forward(self, X: Tensor) -> Tensor:
-        """The functions at X."""
-        mean, features, _ = self.surrogate._located(X)
-        chosen = features[self.member]
-        own = (chosen @ self.normals.reshape(len(chosen), *[1] * (chosen.ndim - 3), -1, 1))[..., 0]
-        found = mean[self.member] + own.unflatten(-1, mean.shape[-2:])
-        found = found[..., self.surrogate.chosen]
+        """All functions at X."""
+        found = self.of_each(X.unsqueeze(-3)).movedim(-3, 0)
         return found[..., 0] if found.shape[-1] == 1 else found
+
+    def of_each(self, X: Tensor) -> Tensor:  # (…, draws or 1, q, d) -> (…, draws, q, c)
+        """Each function at its own inputs, or all at the same."""
+        mean, features, _ = self.surrogate._located(X)
+        axis = X.ndim - 2  # of draws, behind that of members
+        own = self._own(features.unflatten(-2, mean.shape[-2:]), axis)  # (draws, …, q, c, p)
+        steps = self.normals.reshape(len(self.normals), *[1] * (own.ndim - 3), -1, 1)
+        found = self._own(mean, axis) + (own @ steps)[..., 0]
+        return found[..., self.surrogate.chosen].movedim(0, -3)
+
+    def _own(self, values: Tensor, axis: int) -> Tensor:  # (members, …, draws or 1, q, …) -> (draws, …, q, …)
+        """What the member of each draw says at the inputs of that draw."""
+        by_draw = values.movedim(axis, 0)
+        by_draw = by_draw.expand(len(self.member), *by_draw.shape[1:])
+        return by_draw[torch.arange(len(self.member)), self.member]
+
+
+def _with_axes(values: Tensor, axes: int) -> Tensor:  # (members, …, a, b)
+    """With so many axes: those of a batch that are missing come behind that of the members."""
+    return values.reshape(len(values), *[1] * (axes - values.ndim), *values.shape[1:])
 
 
 def _of_outputs(rows: Tensor, outputs: int, places: list[int]) -> Tensor:  # (…, q · c, p)
@@ -229,11 +254,32 @@ def _mixed(mean: Tensor, features: Tensor, shared: Tensor | None) -> Any:
     return MultitaskMultivariateNormal(centre, covariance)
 
 
+class Paths(SamplePath):
+    """The same draws as BoTorch calls them: with X (…, draws or 1, q, d).
+
+    They give (…, draws, q); with several outputs X has one more axis of length 1 there, and they give (…, draws, c, q).
+    """
+
+    def __init__(self, functions: Functions) -> None:
+        super().__init__()
+        self.functions = functions
+
+    def set_ensemble_as_batch(self, ensemble_as_batch: bool) -> None:
+        """Nothing changes: each draw is of one member."""
+
+    def forward(self, X: Tensor) -> Tensor:
+        """The draws at X."""
+        several = self.functions.surrogate.num_outputs > 1
+        at = X.squeeze(-3) if several else X
+        found = self.functions.of_each(at[None] if at.ndim == 2 else at)
+        return found.mT if several else found[..., 0]
+
+
 @DrawMatheronPaths.register(Surrogate)  # type: ignore[untyped-decorator]
-def _draw_paths(model: Surrogate, sample_shape: torch.Size, **_: Any) -> Functions:
+def _draw_paths(model: Surrogate, sample_shape: torch.Size, **_: Any) -> Paths:
     """For `PathwiseThompsonSampling`: draws are functions already."""
     seed = int(torch.randint(2**31 - 1, (1,)))
-    return model.functions(sample_shape.numel(), seed)
+    return Paths(model.functions(sample_shape.numel(), seed))
 
 
 def _noisy(found: Any, variance: Tensor) -> Any:

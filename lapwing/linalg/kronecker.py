@@ -156,7 +156,7 @@ class Kronecker(LinearOperator):
 
     def whitened(self, precision: Tensor | float) -> Spectrum:
         """M in units of the prior's standard deviations: precisions are equal wherever V mixes, so V only stretches."""
-        return Spectrum(Basis(self.blocks, self.size), self.ratios(precision))
+        return Spectrum(Basis(self.blocks, self.size), self.ratios(precision), keeps_precision=True)
 
     def log_det(self, precision: Tensor | float) -> Tensor:  # ()
         """log det(M + λD), over the weights whose precision is finite."""
@@ -246,8 +246,6 @@ class Basis(LinearOperator):
     def like(self) -> Tensor:
         return self.blocks[0].values
 
-    keeps_precision = True
-
     def matmat(self, x: Tensor) -> Tensor:
         result = x.new_zeros(self.size, x.shape[1])
         for block, part in zip(self.blocks, x.split([block.values.numel() for block in self.blocks]), strict=True):
@@ -263,7 +261,7 @@ class Basis(LinearOperator):
 def spectrum(matrix: Kronecker) -> Spectrum:
     """The matrix in units of its scale, S M S = Q diag(values) Qᵀ, in the form that whitened posteriors are made of."""
     values = torch.cat([block.values.flatten() for block in matrix.blocks])
-    return Spectrum(Basis(matrix.blocks, matrix.size), values)
+    return Spectrum(Basis(matrix.blocks, matrix.size), values, keeps_precision=True)
 
 
 def kronecker(factors: tuple[Factors, ...], size: int, scale: Tensor | None = None) -> Kronecker:

@@ -29,7 +29,7 @@ ROUNDOFF = 2  # what is smaller than this many eps · ‖M‖ is taken for round
 
 @final
 @dataclass(frozen=True, eq=False)
-class Block:
+class StartBlock:
     """What a space is started from: a column θ̃ and a column ξ for every draw, and targets y."""
 
     prior_noise: Tensor  # (d, k), θ̃
@@ -71,7 +71,7 @@ class Block:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Chain:
+class LanczosChain:
     """Block Lanczos for A = GᵀG (primal) or GGᵀ (dual): A P = P T + N B Eᵀ, E the columns of the last block."""
 
     blocks: tuple[Tensor, ...]  # P, orthonormal, each (size, its width)
@@ -100,8 +100,8 @@ class Space:
     Q is P · rotation (primal), Gᵀ P · rotation (dual), or stored in place of P (explicit).
     """
 
-    block: Block
-    chain: Chain
+    block: StartBlock
+    chain: LanczosChain
     side: Literal["primal", "dual", "explicit"]
     ritz: Tensor  # (m,), not negative
     rotation: Tensor  # (m, m)
@@ -134,29 +134,28 @@ class Variances:
 
 def build(
     operator: LinearOperator,
-    start: Block | Space,
+    start: StartBlock | Space,
     *,
     alpha: float,
     beta: float = 1.0,
     rtol: float = 1e-2,
     max_steps: int | None = None,
-    max_memory_bytes: float | None = None,
     report: Report | None = None,
 ) -> Space:
     """A space in which all `errors` at (alpha, beta) are at most rtol, or one that says what it was `limited_by`.
 
-    At least one step is made; by default the space may take half of the memory that is free now. The errors are
+    At least one step is made; the space may take half of the memory that is free. The errors are
     looked at after every step, more rarely where they are far from rtol or the space is deep.
 
     >>> from lapwing.linalg.operators import Diagonal
     >>> noise = torch.linspace(-1, 1, 12).double().reshape(6, 2)
-    >>> space = build(Diagonal(torch.arange(6).double()), Block(noise, noise.flip(0)), alpha=0.5, rtol=1e-6)
+    >>> space = build(Diagonal(torch.arange(6).double()), StartBlock(noise, noise.flip(0)), alpha=0.5, rtol=1e-6)
     >>> space.steps, space.chain.passes, float(errors(space, 0.5).max()) < 1e-6
     (2, 6, True)
     """
     show = report or reporter(False)
-    budget = available_bytes() / 2 if max_memory_bytes is None else max_memory_bytes
-    space = grow(operator, start, 1) if isinstance(start, Block) else replace(start, limited_by=None)
+    budget = available_bytes() / 2
+    space = grow(operator, start, 1) if isinstance(start, StartBlock) else replace(start, limited_by=None)
     while True:
         truncation, roundoff = _error_parts(space, alpha, beta)
         worst = float(truncation.hypot(roundoff).max())
@@ -178,7 +177,7 @@ def build(
         space = grow(operator, space, steps)
 
 
-def grow(operator: LinearOperator, start: Block | Space, steps: int) -> Space:
+def grow(operator: LinearOperator, start: StartBlock | Space, steps: int) -> Space:
     """The space after more block steps, each a product with G and one with Gᵀ; fewer where it is exhausted.
 
     A space grown in several goes is the same as one grown in one.
@@ -289,7 +288,7 @@ def variances(
     return Variances(lower, upper.maximum(lower), drawn.square().mean(1))
 
 
-def _begin(operator: LinearOperator, block: Block) -> Chain:
+def _begin(operator: LinearOperator, block: StartBlock) -> LanczosChain:
     (n, d), like, energies = operator.shape, operator.like, []
 
     def columns_of(start: int, stop: int, part: LinearOperator) -> Tensor:
@@ -304,10 +303,12 @@ def _begin(operator: LinearOperator, block: Block) -> Chain:
     image = _product(operator.T, ahead) if n < d else None
     made = block.draws + (columns if image is None else ahead).shape[1]
     first, energy = first * lengths.double(), sum(energies)
-    return Chain((), first[:0, :0], first, ahead, first[:, :0], image, energy, 0.0, 2, made, _gram(image))
+    return LanczosChain((), first[:0, :0], first, ahead, first[:, :0], image, energy, 0.0, 2, made, _gram(image))
 
 
-def _kept(operator: LinearOperator, block: Block, before: Chain | None, make: Callable[[], Chain]) -> Chain:
+def _kept(
+    operator: LinearOperator, block: StartBlock, before: LanczosChain | None, make: Callable[[], LanczosChain]
+) -> LanczosChain:
     """The next chain, from the journal where a run before has made it; never with its image there."""
     journal, made = block.journal, []
     if journal is None or not journal.open:
@@ -324,7 +325,7 @@ def _kept(operator: LinearOperator, block: Block, before: Chain | None, make: Ca
     tensors = {name: tensor.to(operator.like.device) for name, tensor in tensors.items()}
     blocks = () if before is None else (*before.blocks, before.ahead)
     first = tensors["first"] if before is None else before.first
-    return Chain(
+    return LanczosChain(
         blocks, tensors["projected"], first, tensors["ahead"], tensors["coupling"], made[0].image if made else None,
         gram=tensors.get("gram"), **plain,
     )  # fmt: skip
@@ -334,11 +335,11 @@ def _gram(image: Tensor | None) -> Tensor | None:
     return None if image is None else (image.mT @ image).double()
 
 
-def _image(operator: LinearOperator, chain: Chain) -> Tensor:
+def _image(operator: LinearOperator, chain: LanczosChain) -> Tensor:
     return _product(operator.T, chain.ahead) if chain.image is None else chain.image
 
 
-def _step(operator: LinearOperator, chain: Chain) -> Chain:
+def _step(operator: LinearOperator, chain: LanczosChain) -> LanczosChain:
     ahead, width, m = chain.ahead, chain.ahead.shape[1], len(chain.projected)
     if chain.gram is None:
         product, diagonal = _there_and_back(operator, ahead)
@@ -397,7 +398,7 @@ def _factor(x: Tensor, floor: float) -> tuple[Tensor, Tensor]:
     return x @ turn[:, kept].to(x), s[kept, None] * right[kept]
 
 
-def _reduce(block: Block, chain: Chain) -> Space:
+def _reduce(block: StartBlock, chain: LanczosChain) -> Space:
     values, vectors = torch.linalg.eigh(chain.projected)
     values = values.clamp_min(0)
     tail = chain.coupling @ vectors[len(values) - chain.coupling.shape[1] :]

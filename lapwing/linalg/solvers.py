@@ -64,7 +64,7 @@ class Preconditioner(Protocol):
 
 @final
 @dataclass(frozen=True)
-class CG:
+class ConjugateGradients:
     """Preconditioned conjugate gradients on all columns at once, each with its own step lengths.
 
     Columns that have converged leave the products. Residuals are recomputed at the end, and the descent is
@@ -72,7 +72,7 @@ class CG:
 
     >>> from lapwing.linalg.operators import Diagonal
     >>> operator = Diagonal(torch.tensor([1.0, 2.0, 4.0]).double())
-    >>> solution = CG(rtol=1e-10).solve(operator, torch.ones(3, 2).double())
+    >>> solution = ConjugateGradients(rtol=1e-10).solve(operator, torch.ones(3, 2).double())
     >>> solution.steps, solution.checked()[:, 0]
     (3, tensor([1.0000, 0.5000, 0.2500], dtype=torch.float64))
     """
@@ -192,7 +192,7 @@ class Nystrom:
     >>> A = Dense(torch.ones(5, 5).double())
     >>> preconditioner = Nystrom.of(A, rank=2, shift=0.1, generator=torch.Generator().manual_seed(0))
     >>> system = A + Diagonal(torch.full((5,), 0.1).double())
-    >>> CG(preconditioner=preconditioner).solve(system, torch.eye(5, 2).double()).steps
+    >>> ConjugateGradients(preconditioner=preconditioner).solve(system, torch.eye(5, 2).double()).steps
     1
     """
 

@@ -28,6 +28,7 @@ class Spectrum:
     right: LinearOperator  # V: (d, rank)
     values: Tensor  # (rank,), not negative
     own: Tensor | None = None  # (n, rank), U where it came with V, orthonormal even where √s is round-off
+    keeps_precision: bool = False  # whether products with V are in the precision of what it is given
 
     @property
     def vectors(self) -> Tensor:  # (d, rank)
@@ -50,7 +51,7 @@ class Spectrum:
 
     def coordinates(self, rows: Tensor) -> Tensor:  # (k, d) -> (k, rank)
         """Rows times V: in double precision, or in that of the rows where V keeps it."""
-        if self.right.keeps_precision:
+        if self.keeps_precision:
             return (self.right.T @ rows.mT).mT
         return (self.right.T @ rows.mT.to(self.right.like)).mT.double()
 

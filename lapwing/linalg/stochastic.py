@@ -123,7 +123,7 @@ def gradient_variances(objective: Objective, z: Tensor, batch_size: int) -> Tens
 
 @final
 @dataclass(frozen=True)
-class SGD:
+class StochasticGradients:
     """Nesterov's momentum on minibatch gradients, with linearly decaying steps and an average of the iterates.
 
     The step length is half of what the mean square of the iterates stands, for a curvature and a spread of curvatures
@@ -133,7 +133,8 @@ class SGD:
 
     >>> features = Dense(torch.eye(6, 3).double())
     >>> objective = Objective(features, torch.ones(6, 2).double(), torch.zeros(3, 2).double(), precision=1.0)
-    >>> solution = SGD(batch_size=2, steps=500).solve(objective, generator=torch.Generator().manual_seed(0))
+    >>> method, generator = StochasticGradients(batch_size=2, steps=500), torch.Generator().manual_seed(0)
+    >>> solution = method.solve(objective, generator=generator)
     >>> round(float(solution.x[0, 0]), 2)
     0.5
     """

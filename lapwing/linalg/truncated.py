@@ -43,7 +43,7 @@ def leading(
         raise ValueError(f"rank is {rank}, expected 1 to {d}, the number of columns")
     width = min(-(-rank // 6) + 1, n)  # the block has two columns for each of these
     noise = [torch.randn(size, width, generator=generator, dtype=torch.float64).to(like) for size in (d, n)]
-    space = krylov.grow(operator, krylov.Block(noise[0], noise[1]), 1)
+    space = krylov.grow(operator, krylov.StartBlock(noise[0], noise[1]), 1)
     while not space.exhausted and space.steps < max_steps and _worst(space, rank) > rtol:
         space = krylov.grow(operator, space, max(1, space.steps // 4))
     kept = [number for number in space.ritz.argsort(descending=True).tolist() if space.ritz[number] > _floor(space)]

@@ -116,16 +116,73 @@ class BayesianLogisticRegression(ClassifierMixin, BaseEstimator):
         """Fit coefficients and prior; an interrupted fit leaves the estimator as it was.
 
         X may be dense or sparse and is not changed. `sample_weight` counts each row that often.
+
+        Parameters
+        ----------
+        X : array or sparse matrix
+            Rows of inputs.
+        y : array
+            Class labels.
+        sample_weight : array, optional
+            How often each row counts.
+
+        Returns
+        -------
+        BayesianLogisticRegression
+            This estimator.
+
+        Raises
+        ------
+        ValueError
+            If X or y hold what cannot be used: shapes that do not fit, NaN or infinity.
         """
         return fitted_whole(self, X, y, sample_weight)
 
     def logits(self, X: Any, return_std: bool = False) -> Any:
-        """The mean logits, and with `return_std` their standard deviations: (n,), or (n, classes)."""
+        """The mean logits, and with `return_std` their standard deviations: (n,), or (n, classes).
+
+        Parameters
+        ----------
+        X : array or sparse matrix
+            Rows of inputs.
+        return_std : bool
+            Whether to return standard deviations too.
+
+        Returns
+        -------
+        array, or tuple of array
+            Means, and with `return_std` standard deviations.
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        ValueError
+            If the columns are not those of `fit`.
+        """
         mean, variance = self._logits(X, return_std)
         return (mean, np.sqrt(variance)) if return_std else mean
 
     def decision_function(self, X: Any) -> np.ndarray:
-        """The logits of `predict_proba`: the mean ones, drawn towards zero where they are uncertain."""
+        """The logits of `predict_proba`: the mean ones, drawn towards zero where they are uncertain.
+
+        Parameters
+        ----------
+        X : array or sparse matrix
+            Rows of inputs.
+
+        Returns
+        -------
+        array
+            (n,) for two classes, or (n, classes).
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        ValueError
+            If the columns are not those of `fit`.
+        """
         check_is_fitted(self)
         if self.curvature_ == "expected":
             return self._averaged(X)
@@ -133,22 +190,98 @@ class BayesianLogisticRegression(ClassifierMixin, BaseEstimator):
         return mean / np.sqrt(1 + pi / 8 * variance)
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
-        """The logarithm of `predict_proba`, without loss for small probabilities."""
+        """The logarithm of `predict_proba`, without loss for small probabilities.
+
+        Parameters
+        ----------
+        X : array or sparse matrix
+            Rows of inputs.
+
+        Returns
+        -------
+        array
+            (n, classes).
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        ValueError
+            If the columns are not those of `fit`.
+        """
         logits = torch.from_numpy(self.decision_function(X))
         logits = torch.stack([-logits / 2, logits / 2], dim=1) if logits.ndim == 1 else logits
         return logits.log_softmax(1).numpy()
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """The probability of every class, averaged over the posterior: (n, classes)."""
+        """The probability of every class, averaged over the posterior: (n, classes).
+
+        Parameters
+        ----------
+        X : array or sparse matrix
+            Rows of inputs.
+
+        Returns
+        -------
+        array
+            (n, classes).
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        ValueError
+            If the columns are not those of `fit`.
+        """
         return np.exp(self.predict_log_proba(X))
 
     def predict(self, X: Any) -> np.ndarray:
-        """The class of largest probability."""
+        """The class of largest probability.
+
+        Parameters
+        ----------
+        X : array or sparse matrix
+            Rows of inputs.
+
+        Returns
+        -------
+        array
+            Class labels, (n,).
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        ValueError
+            If the columns are not those of `fit`.
+        """
         largest = self.predict_log_proba(X).argmax(1)
         return self.classes_[largest]
 
     def sample(self, n: int = 1, seed: int = 0, return_intercept: bool = False) -> Any:
-        """Posterior draws in the shape of `coef_`: (n, 1 or classes, features); and of `intercept_`, if asked for."""
+        """Posterior draws in the shape of `coef_`: (n, 1 or classes, features); and of `intercept_`, if asked for.
+
+        Parameters
+        ----------
+        n : int
+            Number of draws.
+        seed : int
+            Of the draws.
+        return_intercept : bool
+            Whether to return draws of the intercept too.
+
+        Returns
+        -------
+        array, or tuple of array
+            Draws of the coefficients, and of the intercept if asked for.
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        ValueError
+            If the fit holds fewer draws.
+        """
         check_is_fitted(self)
         slopes, constant = self._weights.draws(n, Noise(seed, SAMPLE))
         coefficients = slopes.permute(2, 1, 0).numpy()

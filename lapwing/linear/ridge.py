@@ -168,11 +168,50 @@ class BayesianRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
         """Fit coefficients, noise and prior; an interrupted fit leaves the estimator as it was.
 
         X may be dense or sparse and is neither copied nor changed. `sample_weight` counts each row that often.
+
+        Parameters
+        ----------
+        X : array or sparse matrix
+            Rows of inputs.
+        y : array
+            Targets.
+        sample_weight : array, optional
+            How often each row counts.
+
+        Returns
+        -------
+        BayesianRidge
+            This estimator.
+
+        Raises
+        ------
+        ValueError
+            If X or y hold what cannot be used: shapes that do not fit, NaN or infinity.
         """
         return fitted_whole(self, X, y, sample_weight)
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
-        """The predictive mean, and with `return_std` the standard deviation of a new observation."""
+        """The predictive mean, and with `return_std` the standard deviation of a new observation.
+
+        Parameters
+        ----------
+        X : array or sparse matrix
+            Rows of inputs.
+        return_std : bool
+            Whether to return standard deviations too.
+
+        Returns
+        -------
+        array, or tuple of array
+            Means, and with `return_std` standard deviations.
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        ValueError
+            If the columns are not those of `fit`.
+        """
         features = self._centred(X)
         centre_value = self.intercept_ + self.X_offset_ @ self._coefficients.numpy()
         mean = self._shaped(features @ self._coefficients.to(features.like) + torch.from_numpy(centre_value))
@@ -183,7 +222,25 @@ class BayesianRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return mean, np.sqrt(spread + 1 / self.alpha_).astype(self.coef_.dtype, copy=False)
 
     def sample(self, n: int = 1, seed: int = 0) -> np.ndarray:
-        """Posterior draws of the coefficients, one a row: (n, features), or (n, targets, features)."""
+        """Posterior draws of the coefficients, one a row: (n, features), or (n, targets, features).
+
+        Parameters
+        ----------
+        n : int
+            Number of draws.
+        seed : int
+            Of the draws.
+
+        Returns
+        -------
+        array
+            (n, features), or (n, targets, features).
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        """
         check_is_fitted(self)
         exact = [fit.exact for fit in self._fits if fit.exact is not None]
         if not exact:
@@ -202,7 +259,27 @@ class BayesianRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return stacked if self.coef_.ndim == 2 else stacked[:, 0]
 
     def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
-        """The log density of observed targets under the prediction: the targets' shape."""
+        """The log density of observed targets under the prediction: the targets' shape.
+
+        Parameters
+        ----------
+        X : array or sparse matrix
+            Rows of inputs.
+        y : array
+            Targets.
+
+        Returns
+        -------
+        array
+            The targets' shape.
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        ValueError
+            If the shape of y is not that of the predictions.
+        """
         mean, std = self.predict(X, return_std=True)
         y = np.asarray(y, dtype=float)
         if y.shape != mean.shape:

@@ -1,7 +1,7 @@
 """Predictions and targets in, numbers out: plain tensors (or arrays), nothing else of lapwing.
 
 Classes: probabilities are (n, c), labels (n,). Regression: means, standard deviations and targets have one shape, and
-averages run over all their entries. Scores for telling two sets apart are high where an input looks foreign.
+averages run over all their entries. Scores for telling two sets apart are high where an input looks unfamiliar.
 Everything is computed in float64. Functions that end in `_each` give one number per datum, to be compared by `paired`.
 """
 

@@ -17,7 +17,32 @@ Binning = Literal["width", "mass"]
 @final
 @dataclass(frozen=True, eq=False)
 class Reliability:
-    """A reliability table, one row per bin; what cannot be said of an empty bin is NaN."""
+    """A reliability table, one row per bin; what cannot be said of an empty bin is NaN.
+
+    Parameters
+    ----------
+    edges : Tensor
+        Of the bins, (bins + 1,). Bin b holds confidences in (edges[b], edges[b + 1]].
+    counts : Tensor
+        Data in each bin.
+    confidences : Tensor
+        Mean confidence in each bin.
+    accuracies : Tensor
+        Share of each bin that was right.
+    standard_errors : Tensor
+        Of the accuracies, binomial: 0 where all or none were right.
+    lower : Tensor
+        Lower end of Wilson's interval for the accuracy.
+    upper : Tensor
+        Upper end.
+
+    Examples
+    --------
+    >>> probs = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.4, 0.6]])
+    >>> table = reliability(probs, torch.tensor([0, 1, 1]), bins=2)
+    >>> table.counts.tolist(), round(table.ece, 4)
+    ([0, 3], 0.1)
+    """
 
     edges: Tensor  # (bins + 1,); bin b holds confidences in (edges[b], edges[b + 1]], the first bin its lower edge too
     counts: Tensor  # (bins,)
@@ -39,6 +64,27 @@ def wilson(successes: Values, counts: Values, *, level: float = 0.95) -> tuple[T
 
     Unlike value ± 1.96 standard errors it stays in [0, 1] and does not shrink to a point at 0 of n.
 
+    Parameters
+    ----------
+    successes : Tensor or array
+        How often it came true.
+    counts : Tensor or array
+        Out of how many.
+    level : float
+        Probability that an interval holds the share.
+
+    Returns
+    -------
+    tuple of Tensor
+        Lower and upper ends.
+
+    Raises
+    ------
+    ValueError
+        If there are more successes than counts, or the level is not between 0 and 1.
+
+    Examples
+    --------
     >>> low, high = wilson(torch.tensor([0, 9]), torch.tensor([10, 10]))
     >>> low.round(decimals=3).tolist(), high.round(decimals=3).tolist()
     ([0.0, 0.596], [0.278, 0.982])
@@ -62,6 +108,31 @@ def reliability(
     Bins of equal mass have their edges at quantiles of the confidences; equal confidences always share a bin, so there
     may be fewer bins than asked for. `level` is that of Wilson's intervals.
 
+    Parameters
+    ----------
+    probs : Tensor or array
+        Class probabilities, (n, c).
+    labels : Tensor or array
+        Class numbers, (n,).
+    bins : int
+        How many bins.
+    binning : "width" or "mass"
+        Bins of equal width, or with equal shares of the data.
+    level : float
+        Probability that an interval holds the share.
+
+    Returns
+    -------
+    Reliability
+        One row for each bin.
+
+    Raises
+    ------
+    ValueError
+        If probabilities do not sum to one, or shapes do not fit.
+
+    Examples
+    --------
     >>> probs = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.4, 0.6]])
     >>> table = reliability(probs, torch.tensor([0, 1, 1]), bins=2)
     >>> table.counts, table.accuracies, table.ece
@@ -81,6 +152,29 @@ def ece(probs: Values, labels: Values, *, bins: int = 15, binning: Binning = "wi
     Bins are `bins` intervals of equal width, closed above (Guo et al. 2017), or hold equal shares of the data with
     binning="mass". Biased upwards: see ece_floor for what chance alone would give.
 
+    Parameters
+    ----------
+    probs : Tensor or array
+        Class probabilities, (n, c).
+    labels : Tensor or array
+        Class numbers, (n,).
+    bins : int
+        How many bins.
+    binning : "width" or "mass"
+        Bins of equal width, or with equal shares of the data.
+
+    Returns
+    -------
+    float
+        Between 0 and 1; lower is better.
+
+    Raises
+    ------
+    ValueError
+        If probabilities do not sum to one, or shapes do not fit.
+
+    Examples
+    --------
     >>> round(ece(torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.4, 0.6]]), torch.tensor([0, 1, 1])), 4)
     0.4333
     """
@@ -93,6 +187,29 @@ def classwise_ece(probs: Values, labels: Values, *, bins: int = 15, binning: Bin
 
     With binning="mass" it is the adaptive calibration error (Nixon et al. 2019).
 
+    Parameters
+    ----------
+    probs : Tensor or array
+        Class probabilities, (n, c).
+    labels : Tensor or array
+        Class numbers, (n,).
+    bins : int
+        How many bins.
+    binning : "width" or "mass"
+        Bins of equal width, or with equal shares of the data.
+
+    Returns
+    -------
+    float
+        Between 0 and 1; lower is better.
+
+    Raises
+    ------
+    ValueError
+        If probabilities do not sum to one, or shapes do not fit.
+
+    Examples
+    --------
     >>> round(classwise_ece(torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.4, 0.6]]), torch.tensor([0, 1, 1])), 4)
     0.4333
     """
@@ -115,6 +232,33 @@ def ece_error(
 ) -> float:
     """The standard error of ece by the bootstrap: the spread over data drawn anew with replacement.
 
+    Parameters
+    ----------
+    probs : Tensor or array
+        Class probabilities, (n, c).
+    labels : Tensor or array
+        Class numbers, (n,).
+    bins : int
+        How many bins.
+    binning : "width" or "mass"
+        Bins of equal width, or with equal shares of the data.
+    resamples : int
+        Number of bootstrap samples.
+    generator : torch.Generator
+        Source of the random numbers.
+
+    Returns
+    -------
+    float
+        The standard error.
+
+    Raises
+    ------
+    ValueError
+        If probabilities do not sum to one, or shapes do not fit.
+
+    Examples
+    --------
     >>> probs, labels = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.4, 0.6]]), torch.tensor([0, 1, 1])
     >>> 0.1 < ece_error(probs, labels, generator=torch.Generator().manual_seed(0)) < 0.3
     True
@@ -132,6 +276,31 @@ def ece_floor(
 
     An ece is worth worrying about only where it clearly exceeds this.
 
+    Parameters
+    ----------
+    probs : Tensor or array
+        Class probabilities, (n, c).
+    bins : int
+        How many bins.
+    binning : "width" or "mass"
+        Bins of equal width, or with equal shares of the data.
+    draws : int
+        Number of simulated test sets.
+    generator : torch.Generator
+        Source of the random numbers.
+
+    Returns
+    -------
+    float
+        The mean over the simulated test sets.
+
+    Raises
+    ------
+    ValueError
+        If probabilities do not sum to one, or shapes do not fit.
+
+    Examples
+    --------
     >>> probs = torch.tensor([[0.9, 0.1], [0.6, 0.4]]).repeat(200, 1)
     >>> 0.0 < ece_floor(probs, generator=torch.Generator().manual_seed(0)) < 0.05
     True

@@ -13,6 +13,25 @@ from lapwing.metrics.checks import Values, check_count, check_finite, check_labe
 def accuracy(probs: Values, labels: Values) -> float:
     """The share of rows whose most probable class is the label; of equals, the first class counts.
 
+    Parameters
+    ----------
+    probs : Tensor or array
+        Class probabilities, (n, c).
+    labels : Tensor or array
+        Class numbers, (n,).
+
+    Returns
+    -------
+    float
+        Between 0 and 1.
+
+    Raises
+    ------
+    ValueError
+        If probabilities do not sum to one, or shapes do not fit.
+
+    Examples
+    --------
     >>> accuracy(torch.tensor([[0.7, 0.3], [0.4, 0.6], [0.9, 0.1]]), torch.tensor([0, 1, 1]))
     0.6666666666666666
     """
@@ -27,6 +46,27 @@ def nll_each(probs: Values, labels: Values, *, logits: bool = False) -> Tensor:
     With logits=True the first argument is logits (or log-probabilities), which stay finite where a float32 probability
     has long rounded to zero.
 
+    Parameters
+    ----------
+    probs : Tensor or array
+        Class probabilities, (n, c).
+    labels : Tensor or array
+        Class numbers, (n,).
+    logits : bool
+        Whether `probs` holds logits or log-probabilities.
+
+    Returns
+    -------
+    Tensor
+        One number for each row, (n,).
+
+    Raises
+    ------
+    ValueError
+        If probabilities do not sum to one, or shapes do not fit.
+
+    Examples
+    --------
     >>> nll_each(torch.tensor([[0.5, 0.5], [0.2, 0.8]]), torch.tensor([0, 1]))
     tensor([0.6931, 0.2231], dtype=torch.float64)
     """
@@ -42,6 +82,27 @@ def nll_each(probs: Values, labels: Values, *, logits: bool = False) -> Tensor:
 def nll(probs: Values, labels: Values, *, logits: bool = False) -> float:
     """The mean of −log p(label), in nats; see nll_each for logits=True.
 
+    Parameters
+    ----------
+    probs : Tensor or array
+        Class probabilities, (n, c).
+    labels : Tensor or array
+        Class numbers, (n,).
+    logits : bool
+        Whether `probs` holds logits or log-probabilities.
+
+    Returns
+    -------
+    float
+        In nats; lower is better.
+
+    Raises
+    ------
+    ValueError
+        If probabilities do not sum to one, or shapes do not fit.
+
+    Examples
+    --------
     >>> round(nll(torch.tensor([[0.5, 0.5], [0.2, 0.8]]), torch.tensor([0, 1])), 4)
     0.4581
     """
@@ -51,6 +112,25 @@ def nll(probs: Values, labels: Values, *, logits: bool = False) -> float:
 def brier_each(probs: Values, labels: Values) -> Tensor:
     """Σ_c (p_c − [c = label])² of every row, from 0 to 2: (n,).
 
+    Parameters
+    ----------
+    probs : Tensor or array
+        Class probabilities, (n, c).
+    labels : Tensor or array
+        Class numbers, (n,).
+
+    Returns
+    -------
+    Tensor
+        One number for each row, (n,).
+
+    Raises
+    ------
+    ValueError
+        If probabilities do not sum to one, or shapes do not fit.
+
+    Examples
+    --------
     >>> brier_each(torch.tensor([[0.5, 0.5], [0.2, 0.8]]), torch.tensor([0, 1]))
     tensor([0.5000, 0.0800], dtype=torch.float64)
     """
@@ -62,6 +142,25 @@ def brier_each(probs: Values, labels: Values) -> Tensor:
 def brier(probs: Values, labels: Values) -> float:
     """The mean over data of the squared error summed over classes (Brier 1950): 0 to 2, so twice a two-class one.
 
+    Parameters
+    ----------
+    probs : Tensor or array
+        Class probabilities, (n, c).
+    labels : Tensor or array
+        Class numbers, (n,).
+
+    Returns
+    -------
+    float
+        Between 0 and 2; lower is better.
+
+    Raises
+    ------
+    ValueError
+        If probabilities do not sum to one, or shapes do not fit.
+
+    Examples
+    --------
     >>> round(brier(torch.tensor([[0.5, 0.5], [0.2, 0.8]]), torch.tensor([0, 1])), 4)
     0.29
     """
@@ -71,6 +170,23 @@ def brier(probs: Values, labels: Values) -> float:
 def confidence(probs: Values) -> float:
     """The mean of the largest probability; a calibrated classifier's accuracy equals it up to chance.
 
+    Parameters
+    ----------
+    probs : Tensor or array
+        Class probabilities, (n, c).
+
+    Returns
+    -------
+    float
+        Between 0 and 1.
+
+    Raises
+    ------
+    ValueError
+        If probabilities do not sum to one, or shapes do not fit.
+
+    Examples
+    --------
     >>> round(confidence(torch.tensor([[0.5, 0.5], [0.2, 0.8]])), 4)
     0.65
     """
@@ -80,6 +196,23 @@ def confidence(probs: Values) -> float:
 def entropy(probs: Values) -> Tensor:
     """−Σ_c p_c log p_c in nats of every row, 0 where one class has everything: (n,).
 
+    Parameters
+    ----------
+    probs : Tensor or array
+        Class probabilities, (n, c).
+
+    Returns
+    -------
+    Tensor
+        In nats, (n,).
+
+    Raises
+    ------
+    ValueError
+        If probabilities do not sum to one, or shapes do not fit.
+
+    Examples
+    --------
     >>> entropy(torch.tensor([[0.5, 0.5], [0.0, 1.0]]))
     tensor([0.6931, 0.0000], dtype=torch.float64)
     """
@@ -91,6 +224,23 @@ def mutual_information(sampled_probs: Values) -> Tensor:
 
     In nats, never negative; the plug-in estimate, which few draws bias downwards.
 
+    Parameters
+    ----------
+    sampled_probs : Tensor or array
+        Class probabilities by every draw, (draws, n, c).
+
+    Returns
+    -------
+    Tensor
+        In nats, (n,).
+
+    Raises
+    ------
+    ValueError
+        If probabilities do not sum to one, or shapes do not fit.
+
+    Examples
+    --------
     >>> mutual_information(torch.tensor([[[1.0, 0.0], [0.5, 0.5]], [[0.0, 1.0], [0.5, 0.5]]]))
     tensor([0.6931, 0.0000], dtype=torch.float64)
     """
@@ -105,6 +255,29 @@ def dyads(data: int, groups: int, *, size: int = 10, generator: Generator) -> Te
     Repeats make the joint prediction depend on how far the draws agree with themselves, which plain batches of distant
     inputs hardly show (Osband et al. 2022, "Evaluating high-order predictive distributions in deep learning").
 
+    Parameters
+    ----------
+    data : int
+        How many rows there are to pick from.
+    groups : int
+        How many groups to make.
+    size : int
+        Picks in each group.
+    generator : torch.Generator
+        Source of the random numbers.
+
+    Returns
+    -------
+    Tensor
+        Row numbers, (groups, size).
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than two rows, or no groups or picks.
+
+    Examples
+    --------
     >>> dyads(100, 2, size=5, generator=torch.Generator().manual_seed(0)).shape
     torch.Size([2, 5])
     """
@@ -124,6 +297,25 @@ def joint_nll(log_likelihoods: Values, groups: Values) -> float:
     data such as those of `dyads`. Groups of one give the marginal NLL of the averaged prediction. The mean over draws
     is itself an estimate: few draws overstate the result, the more so the larger the groups.
 
+    Parameters
+    ----------
+    log_likelihoods : Tensor or array
+        Of each datum under each draw, (draws, n).
+    groups : Tensor or array
+        Row numbers, (groups, size).
+
+    Returns
+    -------
+    float
+        In nats for each datum; lower is better.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not fit, or a group names a row that is not there.
+
+    Examples
+    --------
     >>> each = torch.tensor([[0.5, 0.5, 0.8], [0.5, 0.5, 0.2]]).log()  # two draws, three data
     >>> round(joint_nll(each, torch.tensor([[0, 1], [2, 2]])), 4)  # (−log ¼ − log 0.34) / 4
     0.6163

@@ -17,6 +17,15 @@ from lapwing.metrics.checks import Values, check_count, check_finite, check_labe
 class Difference:
     """A mean difference and its standard error.
 
+    Parameters
+    ----------
+    mean : float
+        Of the differences.
+    standard_error : float
+        Of that mean.
+
+    Examples
+    --------
     >>> Difference(0.004, 0.007)
     +0.004 ± 0.007
     """
@@ -41,6 +50,25 @@ def paired(first: Values, second: Values) -> Difference:
     Losses of two methods on one test set rise and fall together, so this error is far below that of either mean. It
     takes the pairs to be independent: not so for overlapping splits of one data set, where it is too small.
 
+    Parameters
+    ----------
+    first : Tensor or array
+        Losses of one method, (n,).
+    second : Tensor or array
+        Losses of the other on the same data, (n,).
+
+    Returns
+    -------
+    Difference
+        Negative where the first is lower.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than two pairs, or shapes do not fit.
+
+    Examples
+    --------
     >>> paired(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0.5, 1.0, 3.0]))
     +0.5 ± 0.29
     """
@@ -54,7 +82,21 @@ def paired(first: Values, second: Values) -> Difference:
 @final
 @dataclass(frozen=True, eq=False)
 class RiskCoverage:
-    """The mean loss of the data one is surest of, for every share of them that is answered."""
+    """The mean loss of the data one is surest of, for every share of them that is answered.
+
+    Parameters
+    ----------
+    coverage : Tensor
+        Share of the data that is answered, (n,): 1/n, 2/n, …, 1.
+    risk : Tensor
+        Mean loss of those answers, (n,).
+
+    Examples
+    --------
+    >>> curve = RiskCoverage(torch.tensor([0.5, 1.0]), torch.tensor([0.0, 0.25]))
+    >>> curve.at(0.4), curve.area
+    (0.0, 0.125)
+    """
 
     coverage: Tensor  # (n,): 1/n, 2/n, …, 1
     risk: Tensor  # (n,)
@@ -65,7 +107,23 @@ class RiskCoverage:
         return float(self.risk.mean())
 
     def at(self, share: float) -> float:
-        """The risk where at least this share of the data is answered."""
+        """The risk where at least this share of the data is answered.
+
+        Parameters
+        ----------
+        share : float
+            In (0, 1].
+
+        Returns
+        -------
+        float
+            Mean loss of those answers.
+
+        Raises
+        ------
+        ValueError
+            If the share is not in (0, 1].
+        """
         if not 0 < share <= 1:
             raise ValueError(f"a share of the data lies in (0, 1], not {share}")
         return float(self.risk[int(torch.searchsorted(self.coverage, share - 1e-12))])
@@ -76,6 +134,25 @@ def risk_coverage(uncertainty: Values, losses: Values) -> RiskCoverage:
 
     Data of equal uncertainty come in no order: each takes the mean loss of its equals.
 
+    Parameters
+    ----------
+    uncertainty : Tensor or array
+        Larger where the prediction is less certain, (n,).
+    losses : Tensor or array
+        What each answer costs, (n,).
+
+    Returns
+    -------
+    RiskCoverage
+        The whole curve.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not fit, or a value is not finite.
+
+    Examples
+    --------
     >>> curve = risk_coverage(torch.tensor([0.1, 0.9, 0.5]), torch.tensor([0.0, 1.0, 0.0]))
     >>> curve.risk.tolist(), round(curve.area, 4)
     ([0.0, 0.0, 0.3333333333333333], 0.1111)
@@ -91,6 +168,27 @@ def risk_coverage(uncertainty: Values, losses: Values) -> RiskCoverage:
 def answered(probs: Values, labels: Values, threshold: float) -> tuple[int, int]:
     """How many rows are answered at this confidence or above, and how many of those answers are wrong.
 
+    Parameters
+    ----------
+    probs : Tensor or array
+        Class probabilities, (n, c).
+    labels : Tensor or array
+        Class numbers, (n,).
+    threshold : float
+        Confidence from which a row is answered.
+
+    Returns
+    -------
+    tuple of int
+        Rows answered, and how many of them are wrong.
+
+    Raises
+    ------
+    ValueError
+        If probabilities do not sum to one, or shapes do not fit.
+
+    Examples
+    --------
     >>> probs = torch.tensor([[0.95, 0.05], [0.3, 0.7], [0.08, 0.92]])
     >>> answered(probs, torch.tensor([0, 1, 0]), 0.9)
     (2, 1)

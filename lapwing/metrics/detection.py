@@ -1,7 +1,7 @@
-"""How well a score tells two sets apart: `inside` holds the scores of familiar inputs, `outside` those of foreign ones.
+"""How well a score tells two sets apart: `inside` are scores of familiar inputs, `outside` of others.
 
-High scores mean foreign: entropy, mutual information, minus the largest probability, novelty. For finding mistakes
-rather than foreign inputs, split the scores by whether the prediction was right.
+High scores mean out-of-distribution: entropy, mutual information, minus the largest probability, novelty. For finding
+mistakes rather than such inputs, split the scores by whether the prediction was right.
 """
 
 from __future__ import annotations
@@ -15,8 +15,27 @@ from lapwing.metrics.checks import Values, check_count, check_level, check_numbe
 
 
 def auroc(inside: Values, outside: Values) -> float:
-    """The chance that a foreign input scores above a familiar one, ties counting half; 0.5 is guessing.
+    """The chance that an out-of-distribution input scores above a familiar one, ties counting half; 0.5 is guessing.
 
+    Parameters
+    ----------
+    inside : Tensor or array
+        Scores of familiar inputs, (n,).
+    outside : Tensor or array
+        Scores of out-of-distribution inputs, (m,).
+
+    Returns
+    -------
+    float
+        Between 0 and 1; higher is better.
+
+    Raises
+    ------
+    ValueError
+        If a score is missing or not a number.
+
+    Examples
+    --------
     >>> auroc(torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0.2, 0.9]))
     0.75
     """
@@ -26,6 +45,25 @@ def auroc(inside: Values, outside: Values) -> float:
 def auroc_error(inside: Values, outside: Values) -> float:
     """The standard error of auroc over both sets (DeLong, DeLong & Clarke-Pearson 1988).
 
+    Parameters
+    ----------
+    inside : Tensor or array
+        Scores of familiar inputs, (n,).
+    outside : Tensor or array
+        Scores of out-of-distribution inputs, (m,).
+
+    Returns
+    -------
+    float
+        The standard error.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than two scores on a side.
+
+    Examples
+    --------
     >>> round(auroc_error(torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0.2, 0.9])), 4)
     0.2887
     """
@@ -36,10 +74,29 @@ def auroc_error(inside: Values, outside: Values) -> float:
 
 
 def aupr(inside: Values, outside: Values) -> float:
-    """Average precision in finding the foreign inputs: Σ_t (recall_t − recall_{t−1}) precision_t, not interpolated.
+    """Average precision in finding out-of-distribution inputs: Σ_t (recall_t − recall_{t−1}) precision_t.
 
-    Guessing gives the share of foreign inputs, so compare it only between sets of the same sizes.
+    Guessing gives the share of those inputs, so compare it only between sets of the same sizes.
 
+    Parameters
+    ----------
+    inside : Tensor or array
+        Scores of familiar inputs, (n,).
+    outside : Tensor or array
+        Scores of out-of-distribution inputs, (m,).
+
+    Returns
+    -------
+    float
+        Between 0 and 1; higher is better.
+
+    Raises
+    ------
+    ValueError
+        If a score is missing or not a number.
+
+    Examples
+    --------
     >>> round(aupr(torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0.2, 0.9])), 4)
     0.75
     """
@@ -51,11 +108,32 @@ def aupr(inside: Values, outside: Values) -> float:
 
 
 def fpr95(inside: Values, outside: Values, *, recall: float = 0.95) -> float:
-    """The share of familiar inputs flagged at the highest threshold that flags 95 % (`recall`) of the foreign ones.
+    """The share of familiar inputs flagged at the highest threshold that flags 95 % (`recall`) of the others.
 
-    Some authors count the other way, the share of foreign inputs that pass where 95 % of the familiar ones do: that is
+    Some authors count the other way, the share of the others that pass where 95 % of the familiar ones do: that is
     fpr95(-outside, -inside).
 
+    Parameters
+    ----------
+    inside : Tensor or array
+        Scores of familiar inputs, (n,).
+    outside : Tensor or array
+        Scores of out-of-distribution inputs, (m,).
+    recall : float
+        Share of out-of-distribution inputs that are to be flagged.
+
+    Returns
+    -------
+    float
+        Between 0 and 1; lower is better.
+
+    Raises
+    ------
+    ValueError
+        If `recall` is not between 0 and 1, or a score is not a number.
+
+    Examples
+    --------
     >>> round(fpr95(torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0.2, 0.9])), 4)
     0.6667
     """

@@ -13,6 +13,27 @@ def wasserstein(first: Values, second: Values, *, order: int = 1) -> Tensor:
 
     (∫ |F⁻¹(u) − G⁻¹(u)|^order du)^(1 / order), exact for the two empirical distributions, in the units of the draws.
 
+    Parameters
+    ----------
+    first : Tensor or array
+        Draws, (draws, …).
+    second : Tensor or array
+        Other draws of the same quantities, (other draws, …).
+    order : int
+        At least 1.
+
+    Returns
+    -------
+    Tensor
+        One distance for each quantity.
+
+    Raises
+    ------
+    ValueError
+        If the shapes do not fit, or the order is below 1.
+
+    Examples
+    --------
     >>> wasserstein(torch.tensor([[0.0, 1.0], [1.0, 1.0]]), torch.tensor([[2.0, 1.0]]))
     tensor([1.5000, 0.0000], dtype=torch.float64)
     """

@@ -1,4 +1,4 @@
-"""Scores of predicted numbers with error bars: all arguments have the shape of the targets, and every entry counts."""
+"""Scores of predicted distributions of numbers: all arguments have the targets' shape, and every entry counts."""
 
 from __future__ import annotations
 
@@ -13,6 +13,25 @@ from lapwing.metrics.checks import Values, check_count, check_finite, check_numb
 def rmse(mean: Values, targets: Values) -> float:
     """The root of the mean squared error.
 
+    Parameters
+    ----------
+    mean : Tensor or array
+        Predicted means, of the targets' shape.
+    targets : Tensor or array
+        What was observed.
+
+    Returns
+    -------
+    float
+        In the units of the targets.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not fit, or a value is not finite.
+
+    Examples
+    --------
     >>> rmse(torch.tensor([1.0, 2.0]), torch.tensor([4.0, 6.0]))
     3.5355339059327378
     """
@@ -23,6 +42,27 @@ def rmse(mean: Values, targets: Values) -> float:
 def gaussian_nll_each(mean: Values, std: Values | float, targets: Values) -> Tensor:
     """½ log 2π std² + (target − mean)² / 2 std² of every entry; std is one number or one for each.
 
+    Parameters
+    ----------
+    mean : Tensor or array
+        Predicted means, of the targets' shape.
+    std : float, Tensor or array
+        Predicted standard deviations, one or of the targets' shape.
+    targets : Tensor or array
+        What was observed.
+
+    Returns
+    -------
+    Tensor
+        Of the targets' shape, in nats.
+
+    Raises
+    ------
+    ValueError
+        If a standard deviation is zero or negative, or shapes do not fit.
+
+    Examples
+    --------
     >>> gaussian_nll_each(torch.tensor([0.0, 1.0]), 1.0, torch.tensor([0.0, 3.0]))
     tensor([0.9189, 2.9189], dtype=torch.float64)
     """
@@ -38,6 +78,27 @@ def gaussian_nll(mean: Values, std: Values | float, targets: Values) -> float:
 
     Targets that were divided by a constant for training add log(constant) in their own units.
 
+    Parameters
+    ----------
+    mean : Tensor or array
+        Predicted means, of the targets' shape.
+    std : float, Tensor or array
+        Predicted standard deviations, one or of the targets' shape.
+    targets : Tensor or array
+        What was observed.
+
+    Returns
+    -------
+    float
+        In nats; lower is better.
+
+    Raises
+    ------
+    ValueError
+        If a standard deviation is zero or negative, or shapes do not fit.
+
+    Examples
+    --------
     >>> gaussian_nll(torch.tensor([0.0, 1.0]), 1.0, torch.tensor([0.0, 3.0]))
     1.91893853320467...
     """
@@ -50,6 +111,27 @@ def crps_each(mean: Values, std: Values | float, targets: Values) -> Tensor:
     std (z (2Φ(z) − 1) + 2φ(z) − 1/√π) with z = (target − mean) / std (Gneiting & Raftery 2007, §4.2); the absolute
     error where std is 0.
 
+    Parameters
+    ----------
+    mean : Tensor or array
+        Predicted means, of the targets' shape.
+    std : float, Tensor or array
+        Predicted standard deviations, one or of the targets' shape.
+    targets : Tensor or array
+        What was observed.
+
+    Returns
+    -------
+    Tensor
+        Of the targets' shape and in their units.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not fit, or a value is not finite.
+
+    Examples
+    --------
     >>> crps_each(torch.tensor([0.0, 1.0]), torch.tensor([1.0, 0.0]), torch.tensor([0.0, 3.0]))
     tensor([0.2337, 2.0000], dtype=torch.float64)
     """
@@ -63,6 +145,27 @@ def crps_each(mean: Values, std: Values | float, targets: Values) -> Tensor:
 def crps(mean: Values, std: Values | float, targets: Values) -> float:
     """The mean over entries of a Gaussian's continuous ranked probability score, in the units of the targets.
 
+    Parameters
+    ----------
+    mean : Tensor or array
+        Predicted means, of the targets' shape.
+    std : float, Tensor or array
+        Predicted standard deviations, one or of the targets' shape.
+    targets : Tensor or array
+        What was observed.
+
+    Returns
+    -------
+    float
+        In the units of the targets; lower is better.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not fit, or a value is not finite.
+
+    Examples
+    --------
     >>> round(crps(torch.tensor([0.0, 1.0]), torch.tensor([1.0, 0.5]), torch.tensor([0.0, 3.0])), 4)
     0.9758
     """
@@ -76,6 +179,27 @@ def crps_samples_each(samples: Values, targets: Values, *, fair: bool = True) ->
     an unbiased estimate of that of the distribution the draws came from (Ferro 2014) and may be negative; with
     fair=False it is the exact score of the draws themselves.
 
+    Parameters
+    ----------
+    samples : Tensor or array
+        Draws of the prediction, (draws, *targets).
+    targets : Tensor or array
+        What was observed.
+    fair : bool
+        Whether to correct for the number of draws.
+
+    Returns
+    -------
+    Tensor
+        Of the targets' shape and in their units.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not fit, or there are too few draws.
+
+    Examples
+    --------
     >>> crps_samples_each(torch.tensor([[0.0, 1.0], [2.0, 3.0]]), torch.tensor([1.0, 1.0]))
     tensor([0., 0.], dtype=torch.float64)
     """
@@ -94,6 +218,27 @@ def crps_samples_each(samples: Values, targets: Values, *, fair: bool = True) ->
 def crps_samples(samples: Values, targets: Values, *, fair: bool = True) -> float:
     """The mean over entries of crps_samples_each.
 
+    Parameters
+    ----------
+    samples : Tensor or array
+        Draws of the prediction, (draws, *targets).
+    targets : Tensor or array
+        What was observed.
+    fair : bool
+        Whether to correct for the number of draws.
+
+    Returns
+    -------
+    float
+        In the units of the targets; lower is better.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not fit, or there are too few draws.
+
+    Examples
+    --------
     >>> crps_samples(torch.tensor([[0.0, 1.0], [2.0, 3.0]]), torch.tensor([1.0, 1.0]), fair=False)
     0.5
     """
@@ -103,6 +248,27 @@ def crps_samples(samples: Values, targets: Values, *, fair: bool = True) -> floa
 def coverage(lower: Values, upper: Values, targets: Values) -> float:
     """The share of targets inside their interval, ends included.
 
+    Parameters
+    ----------
+    lower : Tensor or array
+        Lower ends of the intervals.
+    upper : Tensor or array
+        Upper ends of the intervals.
+    targets : Tensor or array
+        What was observed.
+
+    Returns
+    -------
+    float
+        Between 0 and 1.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not fit, or a lower end exceeds the upper one.
+
+    Examples
+    --------
     >>> coverage(torch.tensor([0.0, 0.0]), torch.tensor([1.0, 2.0]), torch.tensor([1.5, 1.5]))
     0.5
     """
@@ -115,6 +281,25 @@ def coverage(lower: Values, upper: Values, targets: Values) -> float:
 def width(lower: Values, upper: Values) -> float:
     """The mean width of the intervals.
 
+    Parameters
+    ----------
+    lower : Tensor or array
+        Lower ends of the intervals.
+    upper : Tensor or array
+        Upper ends of the intervals.
+
+    Returns
+    -------
+    float
+        In the units of the targets.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not fit, or a lower end exceeds the upper one.
+
+    Examples
+    --------
     >>> width(torch.tensor([0.0, 0.0]), torch.tensor([1.0, 2.0]))
     1.5
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -9,8 +10,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from lapwing.network.batches import Inputs, check_finite_batch, untouched_random_state
-from lapwing.network.input_tree import Sample, call, leaves, outline
+from lapwing.network.input_tree import InputTree, Sample, call, leaves, outline
 from lapwing.network.jacobian import Network
+
+ROUNDED = 1e-4  # of a sum of probabilities in single precision
 
 
 def checked_outputs(network: Network, inputs: Sample, number: int = 0) -> Tensor:
@@ -43,6 +46,15 @@ def checked_outputs(network: Network, inputs: Sample, number: int = 0) -> Tensor
     return outputs
 
 
+def check_logits(outputs: Tensor) -> None:
+    """Refuse probabilities where logits are expected."""
+    if outputs.shape[-1] > 1 and bool((outputs >= 0).all() and ((outputs.sum(-1) - 1).abs() < ROUNDED).all()):
+        raise ValueError(
+            "the network's outputs are positive and sum to one, so they are probabilities, and a likelihood of classes "
+            "takes logits: leave out the softmax at its end"
+        )
+
+
 def run_network(network: Network, inputs: Sample, fitted: Inputs | None = None, axes: int | None = None) -> Tensor:
     """The network's outputs, or what shape of inputs it does not take and which one it was fitted with.
 
@@ -52,6 +64,13 @@ def run_network(network: Network, inputs: Sample, fitted: Inputs | None = None, 
         outputs = network.outputs(inputs)
     except torch.OutOfMemoryError:
         raise
+    except TypeError as error:
+        if not isinstance(inputs, InputTree) or not isinstance(inputs.parts, Mapping):
+            raise
+        raise ValueError(
+            f"the network does not take {outline(inputs)}: say which part is its input, as in DataSpec(data, "
+            f"inputs={next(iter(leaves(inputs)))!r})"
+        ) from error
     except (RuntimeError, IndexError, ValueError) as error:  # the last by normalisation layers
         _check_kind(network, inputs)
         reason = str(error).partition("\n")[0]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from lapwing.bayes.fits.loss import PerOutput
 from lapwing.linalg.operators import Dense, LinearOperator
-from lapwing.network.batches import Inputs, untouched_random_state
+from lapwing.network.batches import Inputs
 from lapwing.network.input_tree import Sample
 from lapwing.network.jacobian import Jacobian, Network
 
@@ -25,7 +25,7 @@ SAME = 1e-4  # relative difference that round-off may make
 class LastLayer:
     """A linear layer whose weights are the chosen ones, and whose outputs are those of the network."""
 
-    network: Network
+    before: Network  # what the layer is given: the network with nothing in its place
     layer: nn.Linear
 
     @staticmethod
@@ -35,68 +35,57 @@ class LastLayer:
         A layer may be followed by a softmax, be called twice or share its weights with another one. So what it gives is
         compared with the Jacobian of the network.
         """
-        network = features.network
-        layer = _layer(network)
-        if layer is None or features.outputs != layer.out_features:
+        name = _name(features.network)
+        if name is None:
             return None
-        found, few = LastLayer(network, layer), next(iter(features.inputs))[:TRIED]
-        seen = found._inputs_of(few)
-        if seen is None or seen.shape != (len(few), layer.in_features):
+        found = _without(features.network, name)
+        few = next(iter(features.inputs))[:TRIED]
+        try:
+            rows = found._of(found.before.outputs(few)).dense()
+        except (AttributeError, RuntimeError, TypeError, ValueError):  # it does something else with what it is given
             return None
         expected = features.rows(0, len(few) * features.outputs)
-        rows = found._of(seen).rows(0, len(expected))
-        return found if bool((rows - expected).norm() <= SAME * expected.norm()) else None
+        same = rows.shape == expected.shape and bool((rows - expected).norm() <= SAME * expected.norm())
+        return found if same else None
 
     def features(self, inputs: Inputs) -> LinearOperator:
         """Its Jacobian at inputs, in main memory."""
-        return self._of(torch.cat([self._required(batch).cpu() for batch in inputs]))
+        return self._of(torch.cat([self._given(batch) for batch in inputs]).cpu())
 
-    def _required(self, batch: Sample) -> Tensor:
-        seen = self._inputs_of(batch)
-        if seen is None or seen.shape != (len(batch), self.layer.in_features):
-            raise ValueError(
-                f"the last layer, {self.layer}, was called in another way than on the training data: expected once, "
-                f"with {len(batch)} rows"
-            )
-        return seen
+    def _given(self, batch: Sample) -> Tensor:  # (b, q)
+        return self.before.outputs(batch).reshape(len(batch), self.layer.in_features)
 
-    def _of(self, seen: Tensor) -> PerOutput:  # (n, q)
+    def _of(self, given: Tensor) -> PerOutput:  # (n, q)
         c, q = self.layer.out_features, self.layer.in_features
         order = torch.arange(c * q).reshape(c, q).mT
         if self.layer.bias is not None:
-            seen = torch.cat([seen, seen.new_ones(len(seen), 1)], dim=1)
+            given = torch.cat([given, given.new_ones(len(given), 1)], dim=1)
             order = torch.cat([order, c * q + torch.arange(c)[None]])
-        return PerOutput(Dense(seen), c, order.reshape(-1))
-
-    def _inputs_of(self, batch: Sample) -> Tensor | None:  # (b, q)
-        """What the layer is given for a batch; None where it is called more than once, or never."""
-        with _watched(self.layer) as seen, untouched_random_state():
-            self.network.outputs(batch)
-        return seen[0] if len(seen) == 1 else None
+        return PerOutput(Dense(given), c, order.reshape(-1))
 
 
-@contextmanager
-def _watched(layer: nn.Module) -> Iterator[list[Tensor]]:
-    """What a layer is given, call by call."""
-    seen: list[Tensor] = []
-    handle = layer.register_forward_pre_hook(lambda _, given: seen.append(given[0].detach()))
-    try:
-        yield seen
-    finally:
-        handle.remove()
-
-
-def _layer(network: Network) -> nn.Linear | None:
+def _name(network: Network) -> str | None:
     """The linear layer that has just the chosen weights, all of them."""
-    layout = network.layout
-    if layout.mask is not None:
+    if network.layout.mask is not None:
         return None
-    chosen = set(layout.names)
-    return next((layer for layer, names in _linear(network.model) if names == chosen), None)
+    chosen = set(network.layout.names)
+    return next((name for name, own in _linear(network.model) if own == chosen), None)
 
 
-def _linear(model: nn.Module) -> Iterator[tuple[nn.Linear, set[str]]]:
-    """Plain linear layers with the names of their own weights, weight first."""
-    for prefix, module in model.named_modules():
-        if type(module) is nn.Linear:
-            yield module, {f"{prefix}.{name}".lstrip(".") for name, _ in module.named_parameters(recurse=False)}
+def _linear(model: nn.Module) -> Iterator[tuple[str, set[str]]]:
+    """Plain linear layers inside a network, with the names of their own weights."""
+    for name, module in model.named_modules():
+        if name and type(module) is nn.Linear:
+            yield name, {f"{name}.{weight}" for weight, _ in module.named_parameters(recurse=False)}
+
+
+def _without(network: Network, name: str) -> LastLayer:
+    """A layer, and a network of the same tensors that ends before it."""
+    layer = network.model.get_submodule(name)
+    assert isinstance(layer, nn.Linear)
+    tensors = (*network.model.parameters(), *network.model.buffers())
+    before = deepcopy(network.model, {id(tensor): tensor for tensor in tensors})
+    *path, last = name.split(".")
+    setattr(before.get_submodule(".".join(path)), last, nn.Identity())
+    fixed = {key: tensor for key, tensor in network.fixed.items() if not key.startswith(f"{name}.")}
+    return LastLayer(replace(network, model=before, fixed=fixed), layer)

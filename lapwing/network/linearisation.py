@@ -13,12 +13,12 @@ from lapwing.bayes.likelihoods import Likelihood
 from lapwing.bayes.linear_model import LinearisationPoint, LinearModel, Observed
 from lapwing.linalg.operators import LinearOperator
 from lapwing.network.batches import Batches, Inputs, as_batches, check_finite_batch
-from lapwing.network.checks import checked_outputs, run_network
+from lapwing.network.checks import check_logits, checked_outputs, run_network
 from lapwing.network.data_spec import NO_TARGETS
 from lapwing.network.groups import weight_groups
 from lapwing.network.hessian import DenseCurvatures
 from lapwing.network.input_tree import InputTree, required
-from lapwing.network.jacobian import Jacobian, Network, Plan, prepared
+from lapwing.network.jacobian import Jacobian, Network, ProductPlan, prepared
 from lapwing.network.kfac import FoundStructure, Structures, root_of
 from lapwing.network.kfac.factors import Sharing
 from lapwing.network.kfac.roots import Root, per_place, scaled
@@ -139,7 +139,7 @@ def _kept(features: Jacobian, checkpoint: Path | str | None) -> Jacobian:
     plan = asdict(features.plan)
     plan["factored_from"] = str(plan["factored_from"])  # it may be infinite
     known = Journal(Path(checkpoint)).found("plan", lambda: ({}, plan))[1]
-    return replace(features, plan=Plan(**{**known, "factored_from": float(known["factored_from"])}))
+    return replace(features, plan=ProductPlan(**{**known, "factored_from": float(known["factored_from"])}))
 
 
 def _observed(network: Network, batches: Batches, likelihood: Likelihood) -> tuple[Tensor, Observed]:
@@ -153,6 +153,8 @@ def _observed(network: Network, batches: Batches, likelihood: Likelihood) -> tup
         targets.append(batch.targets)
         weights.append(batch.weights)
     found, given = _joined(outputs), _joined(targets, "targets")
+    if likelihood.exclusive_classes:
+        check_logits(found)
     counts = [part for part in weights if part is not None]
     return found, observe(batches.inputs, found, given, torch.cat(counts) if counts else None, likelihood)
 

@@ -10,24 +10,25 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from lapwing.linalg.operators.interface import LinearOperator, Weigh
+from lapwing.linalg.operators.interface import Costs, OverData, Weigh
+from lapwing.network.jacobian import Jacobian, Network
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class InMainMemory(LinearOperator):
-    """The same operator, worked out where it is, with columns and products in main memory.
+class InMainMemory(OverData):
+    """A Jacobian, worked out where it is, with columns and products in main memory.
 
     What is inferred from a network is kept in main memory, whatever device the network is on: a basis of its weights
     is often larger than the device.
     """
 
-    there: LinearOperator
+    there: Jacobian
 
     @staticmethod
-    def of(operator: LinearOperator) -> LinearOperator:
-        """The operator itself, where it is in main memory already."""
-        return operator if operator.like.device.type == "cpu" else InMainMemory(operator)
+    def of(jacobian: Jacobian) -> Jacobian | InMainMemory:
+        """The Jacobian itself, where it is in main memory already."""
+        return jacobian if jacobian.like.device.type == "cpu" else InMainMemory(jacobian)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -40,12 +41,12 @@ class InMainMemory(LinearOperator):
     @property
     def product_with_weights(self) -> Tensor:
         """The product with a network's own weights."""
-        return getattr(self.there, "product_with_weights").to(self.like)  # noqa: B009, only Jacobians have it
+        return self.there.product_with_weights.to(self.like)
 
     @property
-    def network(self) -> Any:
-        """That of a Jacobian."""
-        return getattr(self.there, "network", None)
+    def network(self) -> Network:
+        """What the Jacobian is of."""
+        return self.there.network
 
     def matmat(self, x: Tensor) -> Tensor:
         return self.there.matmat(x.to(self.there.like)).to(x)
@@ -73,27 +74,16 @@ class InMainMemory(LinearOperator):
     def rows(self, start: int, stop: int) -> Tensor:
         return self.there.rows(start, stop).to(self.like)
 
-    def between(self, start: int, stop: int) -> LinearOperator:
+    def between(self, start: int, stop: int) -> InMainMemory:
         return InMainMemory(self.there.between(start, stop))
 
     def inputs_between(self, first: int, last: int) -> Any:
         return self.there.inputs_between(first, last)
 
-    def working_bytes(self, columns: int) -> float:
-        return self.there.working_bytes(columns)
-
     @property
-    def datum_rows(self) -> int | None:
+    def datum_rows(self) -> int:
         return self.there.datum_rows
 
     @property
-    def has_row_vjp(self) -> bool:
-        return self.there.has_row_vjp
-
-    @property
-    def too_many_outputs(self) -> bool:
-        return self.there.too_many_outputs
-
-    @property
-    def squares_are_cheap(self) -> bool:
-        return self.there.squares_are_cheap
+    def costs(self) -> Costs:
+        return self.there.costs

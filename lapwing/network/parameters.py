@@ -29,6 +29,11 @@ class Layout:
     def of(model: nn.Module, select: Select = None) -> Layout:
         """The layout of the weights that require gradients and that `select` chooses, by name or by a mask."""
         found = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+        if not (select is None or callable(select) or isinstance(select, Tensor)):
+            raise ValueError(
+                f"select is {select!r}, expected a function of a weight's name, such as last_layer(model), or a "
+                "boolean mask, such as subnetwork(…) gives"
+            )
         if callable(select):
             found = {name: weight for name, weight in found.items() if select(name)}
         mask = select if isinstance(select, Tensor) else None
@@ -152,6 +157,8 @@ def last_layer(model: nn.Module, inputs: Any = None) -> Callable[[str], bool]:
     >>> [name for name, _ in model.named_parameters() if last_layer(model)(name)]
     ['2.weight', '2.bias']
     """
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"last_layer is given {model!r}, expected the network, as in select=last_layer(model)")
     heads: list[nn.Module] = [module for module in model.modules() if isinstance(module, _HEADS)]
     if not heads:
         raise ValueError(

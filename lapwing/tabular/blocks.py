@@ -17,34 +17,34 @@ from torch import Tensor
 
 from lapwing.tabular.curvature import (
     Conditioned,
-    Curvature,
+    DataCurvature,
     RowCurvature,
     RowPosterior,
     WeightCurvature,
-    WeightPosterior,
+    WeightMatrixPosterior,
     fewer_rows,
 )
-from lapwing.tabular.networks import Jacobian
+from lapwing.tabular.networks import LayerJacobian
 
 BLOCK_ELEMENTS = 2**22  # of products of inputs at once
 
 
-def curvature(rows: Jacobian, outputs: int) -> Curvature:
+def curvature(rows: LayerJacobian, outputs: int) -> DataCurvature:
     """By the smaller matrix; rows are those of the first datum, then of the next, as many as it has outputs."""
     if fewer_rows(rows.rows, sum(high * wide for high, wide in rows.shapes)):
         return RowCurvature(rows)
     return WeightCurvature(gram(rows, outputs), rows.shapes)
 
 
-def mixed(jacobian: Jacobian, roots: Tensor) -> Jacobian:
+def mixed(jacobian: LayerJacobian, roots: Tensor) -> LayerJacobian:
     """Rows Sᵀ Jᵢ of every datum, for one matrix S each, (b, n, outputs, outputs)."""
     outputs = roots.shape[-1]
-    return Jacobian(
+    return LayerJacobian(
         tuple((roots.mT @ _by_datum(left, outputs)).flatten(1, 2) for left in jacobian.left), jacobian.right
     )
 
 
-def gram(rows: Jacobian, outputs: int) -> Tensor:  # (b, p, p)
+def gram(rows: LayerJacobian, outputs: int) -> Tensor:  # (b, p, p)
     """RᵀR."""
     sizes = [high * wide for high, wide in rows.shapes]
     total = torch.zeros(len(rows.left[0]), sum(sizes), sum(sizes), dtype=rows.left[0].dtype)
@@ -57,17 +57,17 @@ def gram(rows: Jacobian, outputs: int) -> Tensor:  # (b, p, p)
     return total.mT  # itself, but stored by columns, as `WeightCurvature` takes it
 
 
-def covariances(known: Conditioned, jacobian: Jacobian, outputs: int) -> Tensor:  # (b, n, outputs, outputs)
+def covariances(known: Conditioned, jacobian: LayerJacobian, outputs: int) -> Tensor:  # (b, n, outputs, outputs)
     """The blocks of J (RᵀR + 1/v)⁻¹ Jᵀ that belong to one datum each."""
     if isinstance(known, RowPosterior):
         return _by_rows(known, jacobian, outputs)
-    assert isinstance(known, WeightPosterior)
+    assert isinstance(known, WeightMatrixPosterior)
     if jacobian.rows < known.root.shape[1]:
         return _by_solves(known, jacobian, outputs)
     return _by_inverse(known, jacobian, outputs)
 
 
-def _by_rows(known: RowPosterior, jacobian: Jacobian, outputs: int) -> Tensor:
+def _by_rows(known: RowPosterior, jacobian: LayerJacobian, outputs: int) -> Tensor:
     kernel = known.rows.kernel(jacobian, known.variances)
     shared = _by_datum(torch.linalg.solve_triangular(known.root, kernel, upper=False).mT, outputs)
     prior = torch.zeros((), dtype=kernel.dtype)
@@ -78,13 +78,13 @@ def _by_rows(known: RowPosterior, jacobian: Jacobian, outputs: int) -> Tensor:
     return prior - shared @ shared.mT
 
 
-def _by_solves(known: WeightPosterior, jacobian: Jacobian, outputs: int) -> Tensor:
+def _by_solves(known: WeightMatrixPosterior, jacobian: LayerJacobian, outputs: int) -> Tensor:
     scaled = jacobian.dense() * _prior_std(known)[:, None, :]
     shared = _by_datum(torch.linalg.solve_triangular(known.root, scaled.mT, upper=False).mT, outputs)
     return shared @ shared.mT
 
 
-def _by_inverse(known: WeightPosterior, jacobian: Jacobian, outputs: int) -> Tensor:
+def _by_inverse(known: WeightMatrixPosterior, jacobian: LayerJacobian, outputs: int) -> Tensor:
     b, rows = jacobian.left[0].shape[:2]
     total = torch.zeros(b, rows // outputs, outputs, outputs, dtype=jacobian.left[0].dtype)
     for member, (found, std) in enumerate(zip(total, _prior_std(known), strict=True)):
@@ -105,7 +105,7 @@ class _Pair(NamedTuple):
     same: bool
 
 
-def _pairs(jacobian: Jacobian, outputs: int, member: int) -> Iterator[_Pair]:
+def _pairs(jacobian: LayerJacobian, outputs: int, member: int) -> Iterator[_Pair]:
     """Each layer with itself and with those before it."""
     left = [_by_datum(part[member : member + 1], outputs)[0] for part in jacobian.left]
     right = [part[member, ::outputs] for part in jacobian.right]
@@ -191,7 +191,7 @@ def _blocks(pair: _Pair, columns: int) -> Iterator[slice]:
         yield slice(start, start + size)
 
 
-def _prior_std(known: WeightPosterior) -> Tensor:  # (b, p)
+def _prior_std(known: WeightMatrixPosterior) -> Tensor:  # (b, p)
     """Of every weight."""
     layers = zip(known.variances, known.shapes, strict=True)
     return torch.cat([v.sqrt()[:, None, :].expand(-1, *shape).flatten(1) for v, shape in layers], dim=1)

@@ -11,8 +11,8 @@ from torch import Tensor
 from lapwing.tabular.blocks import covariances
 from lapwing.tabular.curvature import Conditioned
 from lapwing.tabular.labels import Labels, Softmax, root_of
-from lapwing.tabular.networks import Layers, linearised, squared_slopes
-from lapwing.tabular.variational import Local, Priors, State, looked_at
+from lapwing.tabular.networks import LayerMatrices, linearised, squared_slopes
+from lapwing.tabular.variational import Priors, SpreadModel, SpreadState, looked_at
 
 POINTS = 32  # of the averages in training, or for many classes four for each
 PREDICTED_POINTS = 256
@@ -26,16 +26,16 @@ class ClassNetworks:
     """The posterior of every network."""
 
     classes: int
-    networks: Layers
+    networks: LayerMatrices
     precision: Tensor  # (members, groups)
     known: Conditioned
     bound: Tensor  # (members,), on the log evidence
     relevance: Tensor  # (members, columns), root mean square slopes of the outputs over the training rows, standardised
 
     @staticmethod
-    def of(state: State, data: Labels, priors: Priors) -> tuple[ClassNetworks, Tensor]:
+    def of(state: SpreadState, data: Labels, priors: Priors) -> tuple[ClassNetworks, Tensor]:
         """At the end of training; and the probabilities (members, n, classes) of training rows, each without itself."""
-        state, here, known = looked_at(state, data, Local.of(state, data), priors)
+        state, here, known = looked_at(state, data, SpreadModel.of(state, data), priors)
         found = ClassNetworks(
             data.outputs + 1,
             state.networks,
@@ -56,7 +56,7 @@ class ClassNetworks:
         return softmax.probabilities(values, root_of(covariances(self.known, jacobian, self.classes - 1)))
 
 
-def _left_out(here: Local, roots: Tensor, data: Labels) -> Tensor:  # (members, n, classes)
+def _left_out(here: SpreadModel, roots: Tensor, data: Labels) -> Tensor:  # (members, n, classes)
     """From the posterior of each row's outputs without its own curvature and gradient, which are those of a Gaussian.
 
     With W its weight times curvature and g its weight times gradient, the covariance V becomes (V⁻¹ − W)⁻¹, and the
@@ -72,7 +72,7 @@ def _left_out(here: Local, roots: Tensor, data: Labels) -> Tensor:  # (members, 
     return Softmax.of(data.outputs + 1, PREDICTED_POINTS, seed=1).probabilities(mean, wider)
 
 
-def _relevance(here: Local, state: State, data: Labels, priors: Priors) -> Tensor:  # (members, columns)
+def _relevance(here: SpreadModel, state: SpreadState, data: Labels, priors: Priors) -> Tensor:  # (members, columns)
     """Root mean squares, over weighted rows, of the slopes of all outputs along the inputs of each column."""
     each = data.weights.repeat_interleave(data.outputs)
     squares = squared_slopes(state.networks, here.jacobian, each)

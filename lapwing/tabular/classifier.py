@@ -19,10 +19,10 @@ from lapwing.runtime.progress import reporter
 from lapwing.tabular.classes import POINTS, ClassNetworks
 from lapwing.tabular.columns import Encoding
 from lapwing.tabular.estimators import TableEstimator, check_size, entropy, generators, random_of
-from lapwing.tabular.iterations import Trained
+from lapwing.tabular.iterations import TrainedNetworks
 from lapwing.tabular.labels import Labels, Softmax
-from lapwing.tabular.networks import Layers, initial
-from lapwing.tabular.variational import Priors, State, begin, train
+from lapwing.tabular.networks import LayerMatrices, initial
+from lapwing.tabular.variational import Priors, SpreadState, begin, train
 
 MANY_ROWS = 3_000  # beyond it, training begins with
 PART_ROWS = 2_000  # of them
@@ -44,7 +44,7 @@ class LeftOutLabels:
 
 
 class BayesianMLPClassifier(ClassifierMixin, TableEstimator):
-    """Honest class probabilities for a table, without a network to bring and without rows to hold out.
+    """Calibrated class probabilities for a table, without a network to bring and without rows to hold out.
 
     Several tanh networks with one hidden layer are trained side by side from different starts, by Levenberg-Marquardt
     steps on all rows in turns with updates of the precisions of each layer's weights and biases, and of the weights
@@ -121,21 +121,95 @@ class BayesianMLPClassifier(ClassifierMixin, TableEstimator):
         self.verbose = verbose
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> BayesianMLPClassifier:
-        """Train the networks; an error leaves the estimator as it was. `sample_weight` counts each row that often."""
+        """Train the networks; an error leaves the estimator as it was. `sample_weight` counts each row that often.
+
+        Parameters
+        ----------
+        X : array or data frame
+            Rows of inputs; missing values are allowed.
+        y : array
+            Class labels.
+        sample_weight : array, optional
+            How often each row counts.
+
+        Returns
+        -------
+        BayesianMLPClassifier
+            This estimator.
+
+        Raises
+        ------
+        ValueError
+            If columns or targets cannot be used, or there are more rows than memory or time allow.
+        """
         return fitted_whole(self, X, y, sample_weight)
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """The probability of every class, in the order of `classes_`: (n, classes)."""
+        """The probability of every class, in the order of `classes_`: (n, classes).
+
+        Parameters
+        ----------
+        X : array or data frame
+            Rows of inputs, with the columns of `fit`.
+
+        Returns
+        -------
+        array
+            (n, classes).
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        ValueError
+            If the columns are not those of `fit`.
+        """
         check_is_fitted(self)
         found = self._networks.predict(self._inputs(X)).mean(0)
         return (found / found.sum(1, keepdim=True)).numpy()
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
-        """The logarithm of `predict_proba`."""
+        """The logarithm of `predict_proba`.
+
+        Parameters
+        ----------
+        X : array or data frame
+            Rows of inputs, with the columns of `fit`.
+
+        Returns
+        -------
+        array
+            (n, classes).
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        ValueError
+            If the columns are not those of `fit`.
+        """
         return np.log(self.predict_proba(X).clip(np.finfo(float).tiny))
 
     def predict(self, X: Any) -> np.ndarray:
-        """The class of largest probability."""
+        """The class of largest probability.
+
+        Parameters
+        ----------
+        X : array or data frame
+            Rows of inputs, with the columns of `fit`.
+
+        Returns
+        -------
+        array
+            Class labels, (n,).
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        ValueError
+            If the columns are not those of `fit`.
+        """
         largest = self.predict_proba(X).argmax(1)
         return self.classes_[largest]
 
@@ -165,7 +239,7 @@ class BayesianMLPClassifier(ClassifierMixin, TableEstimator):
         """All to the columns of the first member, none to those of the next, and so on."""
         return torch.tensor([TOGETHER, 0.0] * self.members, dtype=torch.float64)[: self.members]
 
-    def _trained(self, sizes: tuple[int, ...], priors: Priors, data: Labels) -> Trained[State]:
+    def _trained(self, sizes: tuple[int, ...], priors: Priors, data: Labels) -> TrainedNetworks[SpreadState]:
         """On all rows or, if they are many, on a part of them first, which does most of the work at little cost."""
         networks = initial(sizes, generators(self._entropy, self.members))
         n = len(data.inputs)
@@ -181,7 +255,7 @@ class BayesianMLPClassifier(ClassifierMixin, TableEstimator):
         then = train(state, data, priors, max_iter=steps, tol=self.tol, report=reporter(self.verbose))
         return replace(then, iterations=first.iterations + then.iterations)
 
-    def _from_both_widths(self, networks: Layers, priors: Priors, data: Labels) -> Trained[State]:
+    def _from_both_widths(self, networks: LayerMatrices, priors: Priors, data: Labels) -> TrainedNetworks[SpreadState]:
         """Each network from a narrow and a wide prior of the logits; the one with the higher bound is trained on."""
         report = reporter(self.verbose)
         members = torch.arange(self.members)

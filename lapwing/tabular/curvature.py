@@ -16,7 +16,7 @@ from scipy.linalg.blas import dsymv, dsyrk
 from scipy.linalg.lapack import dpotrf, dtrtri
 from torch import Tensor
 
-from lapwing.tabular.networks import Jacobian, Layers
+from lapwing.tabular.networks import LayerJacobian, LayerMatrices
 
 BLOCK_ELEMENTS = 2**23  # of dense rows at once
 ROWS_PER_WEIGHT = 0.7  # up to here a matrix of the rows is the cheaper one
@@ -34,13 +34,13 @@ class Conditioned(Protocol):
     def log_determinant(self) -> Tensor:  # (b,)
         """log det (I + R v Rᵀ)."""
 
-    def solve(self, gradient: Layers) -> Layers:
+    def solve(self, gradient: LayerMatrices) -> LayerMatrices:
         """(RᵀR + 1/v)⁻¹ g."""
 
     def determined(self) -> Variances:
         """For every column of every layer's matrix, the number of its weights that the data determine."""
 
-    def output_variances(self, jacobian: Jacobian) -> Tensor:  # (b, rows)
+    def output_variances(self, jacobian: LayerJacobian) -> Tensor:  # (b, rows)
         """The diagonal of J (RᵀR + 1/v)⁻¹ Jᵀ."""
 
     def weight_root(self) -> Tensor:  # (b, p, p)
@@ -57,16 +57,16 @@ class Conditioned(Protocol):
         """How many rows of normals `draws` takes."""
 
 
-class Curvature(Protocol):
+class DataCurvature(Protocol):
     """What the data say about the weights, before a prior."""
 
-    def __getitem__(self, chosen: Tensor) -> Curvature:
+    def __getitem__(self, chosen: Tensor) -> DataCurvature:
         """Of some of the networks."""
 
     def at(self, variances: Variances) -> Conditioned:
         """With a prior."""
 
-    def squared_length(self, step: Layers) -> Tensor:  # (b,)
+    def squared_length(self, step: LayerMatrices) -> Tensor:  # (b,)
         """‖R δ‖²."""
 
 
@@ -80,7 +80,7 @@ def fewer_rows(rows: int, weights: int) -> bool:
 class RowCurvature:
     """Of fewer rows than weights."""
 
-    rows: Jacobian
+    rows: LayerJacobian
 
     def __getitem__(self, chosen: Tensor) -> RowCurvature:
         return RowCurvature(self.rows.of(chosen))
@@ -91,7 +91,7 @@ class RowCurvature:
         kernel.diagonal(dim1=1, dim2=2).add_(1)
         return RowPosterior(self.rows, variances, _cholesky(kernel.mT))  # itself, but stored by columns
 
-    def squared_length(self, step: Layers) -> Tensor:
+    def squared_length(self, step: LayerMatrices) -> Tensor:
         return self.rows.times(step).square().sum(1)
 
 
@@ -100,14 +100,14 @@ class RowCurvature:
 class RowPosterior:
     """From L Lᵀ = I + R v Rᵀ."""
 
-    rows: Jacobian
+    rows: LayerJacobian
     variances: Variances
     root: Tensor  # (b, rows, rows), L
 
     def log_determinant(self) -> Tensor:
         return _log_determinant(self.root)
 
-    def solve(self, gradient: Layers) -> Layers:
+    def solve(self, gradient: LayerMatrices) -> LayerMatrices:
         """v g − v Rᵀ (I + R v Rᵀ)⁻¹ R v g."""
         before = self._times_prior(gradient)
         inner = torch.cholesky_solve(self.rows.times(before)[:, :, None], self.root)[:, :, 0]
@@ -122,7 +122,7 @@ class RowPosterior:
             parts.append(variance * ((shared @ right) * right).sum(1))
         return tuple(parts)
 
-    def output_variances(self, jacobian: Jacobian) -> Tensor:
+    def output_variances(self, jacobian: LayerJacobian) -> Tensor:
         shared = torch.linalg.solve_triangular(self.root, self.rows.kernel(jacobian, self.variances), upper=False)
         prior = jacobian.kernel_diagonal(self.variances)
         return (prior - shared.square().sum(1)).clamp_min(0)
@@ -152,8 +152,8 @@ class RowPosterior:
     def rows_needed(self) -> int:
         return self.rows.rows
 
-    def _times_prior(self, layers: Layers) -> Layers:
-        return Layers(tuple(part * v[:, None, :] for part, v in zip(layers.of, self.variances, strict=True)))
+    def _times_prior(self, layers: LayerMatrices) -> LayerMatrices:
+        return LayerMatrices(tuple(part * v[:, None, :] for part, v in zip(layers.of, self.variances, strict=True)))
 
 
 @final
@@ -165,7 +165,7 @@ class WeightCurvature:
     shapes: tuple[tuple[int, int], ...]  # of the layers' matrices
 
     @staticmethod
-    def of(rows: Jacobian) -> WeightCurvature:
+    def of(rows: LayerJacobian) -> WeightCurvature:
         """BLAS's symmetric product does half the work of a general one."""
         dense = rows.dense()
         gram = torch.zeros(len(dense), dense.shape[2], dense.shape[2], dtype=dense.dtype).mT  # by columns, as BLAS
@@ -180,14 +180,14 @@ class WeightCurvature:
     def __getitem__(self, chosen: Tensor) -> WeightCurvature:
         return WeightCurvature(self.gram.mT[chosen].mT, self.shapes)
 
-    def at(self, variances: Variances) -> WeightPosterior:
+    def at(self, variances: Variances) -> WeightMatrixPosterior:
         """One matrix of the weights."""
         spread = _by_weight(variances, self.shapes).sqrt()
         whitened = (self.gram * spread[:, :, None]).mul_(spread[:, None, :])
         whitened.diagonal(dim1=1, dim2=2).add_(1)
-        return WeightPosterior(variances, self.shapes, _cholesky(whitened))
+        return WeightMatrixPosterior(variances, self.shapes, _cholesky(whitened))
 
-    def squared_length(self, step: Layers) -> Tensor:
+    def squared_length(self, step: LayerMatrices) -> Tensor:
         flat = step.flat()
         products = [dsymv(1.0, one.numpy(), x.numpy(), lower=1) for one, x in zip(self.gram, flat, strict=True)]
         return (flat * torch.from_numpy(np.stack(products))).sum(1)
@@ -195,7 +195,7 @@ class WeightCurvature:
 
 @final
 @dataclass(frozen=True, eq=False)
-class WeightPosterior:
+class WeightMatrixPosterior:
     """From L Lᵀ = I + √v RᵀR √v."""
 
     variances: Variances
@@ -205,7 +205,7 @@ class WeightPosterior:
     def log_determinant(self) -> Tensor:
         return _log_determinant(self.root)
 
-    def solve(self, gradient: Layers) -> Layers:
+    def solve(self, gradient: LayerMatrices) -> LayerMatrices:
         """√v (L Lᵀ)⁻¹ √v g."""
         spread = self._prior_std()
         inner = torch.cholesky_solve((spread * gradient.flat())[:, :, None], self.root)[:, :, 0]
@@ -217,7 +217,7 @@ class WeightPosterior:
         parts = known.split([high * wide for high, wide in self.shapes], dim=1)
         return tuple(part.reshape(-1, *shape).sum(1) for part, shape in zip(parts, self.shapes, strict=True))
 
-    def output_variances(self, jacobian: Jacobian) -> Tensor:
+    def output_variances(self, jacobian: LayerJacobian) -> Tensor:
         b, p = self.root.shape[:2]
         size = max(1, BLOCK_ELEMENTS // (b * p))
         spread = self._prior_std()
@@ -238,8 +238,8 @@ class WeightPosterior:
         inner = torch.linalg.solve_triangular(self.root.mT, weight_normals, upper=True)
         return self._prior_std()[:, :, None] * inner
 
-    def __getitem__(self, chosen: Tensor) -> WeightPosterior:
-        return WeightPosterior(tuple(v[chosen] for v in self.variances), self.shapes, self.root[chosen])
+    def __getitem__(self, chosen: Tensor) -> WeightMatrixPosterior:
+        return WeightMatrixPosterior(tuple(v[chosen] for v in self.variances), self.shapes, self.root[chosen])
 
     @property
     def rows_needed(self) -> int:

@@ -27,13 +27,40 @@ class TableEstimator(BaseEstimator):
     _encoding: Encoding
 
     def save(self, path: Path | str) -> None:
-        """Write the fitted estimator to one safetensors file, whole or not at all; nothing in it is code."""
+        """Write the fitted estimator to one safetensors file, whole or not at all; nothing in it is code.
+
+        Parameters
+        ----------
+        path : path
+            Of the file.
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        """
         check_is_fitted(self)
         files.save(self, Path(path))
 
     @classmethod
     def load(cls, path: Path | str) -> Self:
-        """The estimator of a file that `save` wrote: its predictions, without what only concerns training rows."""
+        """The estimator of a file that `save` wrote: its predictions, without what only concerns training rows.
+
+        Parameters
+        ----------
+        path : path
+            Of the file.
+
+        Returns
+        -------
+        estimator
+            As it was saved.
+
+        Raises
+        ------
+        ValueError
+            If the file is damaged, or of another estimator.
+        """
         estimator = cls()
         files.load(estimator, Path(path))
         return estimator

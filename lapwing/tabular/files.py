@@ -17,11 +17,11 @@ from lapwing.runtime.atomic import write as write_atomically
 from lapwing.runtime.journal import checksum
 from lapwing.tabular.classes import ClassNetworks
 from lapwing.tabular.columns import Category, Encoding
-from lapwing.tabular.curvature import Conditioned, RowPosterior, WeightPosterior
+from lapwing.tabular.curvature import Conditioned, RowPosterior, WeightMatrixPosterior
 from lapwing.tabular.mixtures import Shape
-from lapwing.tabular.networks import Jacobian, Layers
+from lapwing.tabular.networks import LayerJacobian, LayerMatrices
 from lapwing.tabular.noise import InputNoise
-from lapwing.tabular.posterior import Networks, Units
+from lapwing.tabular.posterior import NetworkPosteriors, Units
 
 FORMAT = 1
 KIND = "lapwing.tabular"
@@ -124,7 +124,7 @@ def _encoding_restored(plain: dict[str, Any], tensors: dict[str, Tensor]) -> Enc
 
 def _numbers_packed(estimator: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Of a regressor."""
-    found: Networks = estimator._networks
+    found: NetworkPosteriors = estimator._networks
     plain = {"several": estimator._several, "members": found.members, "input_noise": found.noise is not None}
     tensors = {
         "precision": found.precision, "noise_precision": found.noise_precision, "log_evidence": found.log_evidence,
@@ -143,8 +143,8 @@ def _restore_numbers(estimator: Any, plain: dict[str, Any], tensors: dict[str, T
     units = Units(tensors["units.mean"], tensors["units.scale"])
     noise = None
     if plain["input_noise"]:
-        noise = InputNoise(Layers(_of_layers("noise.layer", plain, tensors)), tensors["noise.scale"])
-    estimator._networks = Networks(
+        noise = InputNoise(LayerMatrices(_of_layers("noise.layer", plain, tensors)), tensors["noise.scale"])
+    estimator._networks = NetworkPosteriors(
         int(plain["members"]), layers, tensors["precision"], tensors["noise_precision"], known, tensors["log_evidence"],
         tensors["relevance"], tensors["noise_std"], units, noise,
         Shape(tensors["shape.factors"], tensors["shape.shares"]),
@@ -169,21 +169,21 @@ def _restore_labels(estimator: Any, plain: dict[str, Any], tensors: dict[str, Te
 
 
 def _known_packed(known: Conditioned) -> dict[str, Tensor]:
-    assert isinstance(known, RowPosterior | WeightPosterior)
+    assert isinstance(known, RowPosterior | WeightMatrixPosterior)
     tensors = _listed("variances", known.variances)
     if isinstance(known, RowPosterior):
         tensors |= _listed("left", known.rows.left) | _listed("right", known.rows.right)
     return tensors | {"root": known.root.mT}  # as LAPACK lays it out, so that products are summed in the same order
 
 
-def _known_restored(plain: dict[str, Any], tensors: dict[str, Tensor]) -> tuple[Layers, Conditioned]:
-    layers = Layers(_of_layers("layer", plain, tensors))
+def _known_restored(plain: dict[str, Any], tensors: dict[str, Tensor]) -> tuple[LayerMatrices, Conditioned]:
+    layers = LayerMatrices(_of_layers("layer", plain, tensors))
     variances = _of_layers("variances", plain, tensors)
     if plain["posterior"] == "rows":
-        rows = Jacobian(_of_layers("left", plain, tensors), _of_layers("right", plain, tensors))
+        rows = LayerJacobian(_of_layers("left", plain, tensors), _of_layers("right", plain, tensors))
         return layers, RowPosterior(rows, variances, tensors["root"].mT)
     shapes = tuple((layer.shape[1], layer.shape[2]) for layer in layers.of)
-    return layers, WeightPosterior(variances, shapes, tensors["root"].mT)
+    return layers, WeightMatrixPosterior(variances, shapes, tensors["root"].mT)
 
 
 def _of_layers(name: str, plain: dict[str, Any], tensors: dict[str, Tensor]) -> tuple[Tensor, ...]:

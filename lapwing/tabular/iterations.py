@@ -38,7 +38,7 @@ That is in nats, (b,), and infinite where it is not known.
 
 @final
 @dataclass(frozen=True, eq=False)
-class Trained(Generic[S]):
+class TrainedNetworks(Generic[S]):
     """Networks at the end of their training."""
 
     state: S
@@ -46,14 +46,14 @@ class Trained(Generic[S]):
     converged: Tensor  # (b,), bool
     interrupted: bool
 
-    def __getitem__(self, chosen: Tensor) -> Trained[S]:
+    def __getitem__(self, chosen: Tensor) -> TrainedNetworks[S]:
         """Some of the networks."""
-        return Trained(self.state[chosen], self.iterations[chosen], self.converged[chosen], self.interrupted)
+        return TrainedNetworks(self.state[chosen], self.iterations[chosen], self.converged[chosen], self.interrupted)
 
 
 def iterated(
     state: S, iteration: Iteration[S], *, first_look: int, max_iter: int, tol: float, report: Report
-) -> Trained[S]:
+) -> TrainedNetworks[S]:
     """Until less than `tol` nats are left to gain, for each network by itself.
 
     An interrupt from the keyboard ends it early, with the networks as they are after the last whole iteration.
@@ -78,4 +78,4 @@ def iterated(
         report("")
     converged = torch.ones(b, dtype=torch.bool)
     converged[active] = False
-    return Trained(state, iterations, converged, interrupted)
+    return TrainedNetworks(state, iterations, converged, interrupted)

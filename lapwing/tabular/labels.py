@@ -24,7 +24,7 @@ JITTER = 1e-9  # of a mean variance, so that a covariance has a root
 
 @final
 @dataclass(frozen=True, eq=False)
-class Averages:
+class LogitAverages:
     """Of log p over the spread of the outputs, and what its derivatives in their mean are."""
 
     log_density: Tensor  # (b, n), E log p
@@ -58,14 +58,14 @@ class Softmax:
         ]
         return torch.stack(found)
 
-    def averages(self, values: Tensor, roots: Tensor, labels: Tensor) -> Averages:
+    def averages(self, values: Tensor, roots: Tensor, labels: Tensor) -> LogitAverages:
         """Of the log probability of each label."""
         members = []
         for member in zip(values, roots, strict=True):
             blocks = zip(self._blocks(*member), labels.split(self._rows), strict=True)
             parts = [self._averaged(value, root, label) for (value, root), label in blocks]
             members.append([torch.cat(column) for column in zip(*parts, strict=True)])
-        return Averages(*(torch.stack(column) for column in zip(*members, strict=True)))
+        return LogitAverages(*(torch.stack(column) for column in zip(*members, strict=True)))
 
     def log_density(self, values: Tensor, roots: Tensor, labels: Tensor) -> Tensor:  # (b, n)
         """E log p of each label alone."""
@@ -142,7 +142,7 @@ class Labels:
         """Some of the rows."""
         return replace(self, inputs=self.inputs[rows], labels=self.labels[rows], weights=self.weights[rows])
 
-    def averages(self, values: Tensor, roots: Tensor) -> Averages:
+    def averages(self, values: Tensor, roots: Tensor) -> LogitAverages:
         """Of outputs with a spread."""
         return self.softmax.averages(values, roots, self.labels)
 

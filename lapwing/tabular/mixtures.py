@@ -56,7 +56,7 @@ class Shape:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Mixture:
+class MemberMixture:
     """One Gaussian a member, at each place, or instead of Gaussians errors of another shape."""
 
     means: Tensor  # (members, *places), the last axis being that of targets

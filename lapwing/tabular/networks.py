@@ -13,7 +13,7 @@ from torch import Generator, Tensor
 
 @final
 @dataclass(frozen=True, eq=False)
-class Layers:
+class LayerMatrices:
     """One matrix a layer for each of b networks, the bias as its last column; also steps, gradients and precisions.
 
     Flat vectors hold the layers one after another, each by rows.
@@ -21,20 +21,20 @@ class Layers:
 
     of: tuple[Tensor, ...]  # each (b, outputs, inputs + 1)
 
-    def __getitem__(self, chosen: Tensor) -> Layers:
-        return Layers(tuple(layer[chosen] for layer in self.of))
+    def __getitem__(self, chosen: Tensor) -> LayerMatrices:
+        return LayerMatrices(tuple(layer[chosen] for layer in self.of))
 
-    def __add__(self, other: Layers) -> Layers:
+    def __add__(self, other: LayerMatrices) -> LayerMatrices:
         return self._with(other, torch.add)
 
-    def __sub__(self, other: Layers) -> Layers:
+    def __sub__(self, other: LayerMatrices) -> LayerMatrices:
         return self._with(other, torch.sub)
 
-    def __mul__(self, other: Layers) -> Layers:
+    def __mul__(self, other: LayerMatrices) -> LayerMatrices:
         return self._with(other, torch.mul)
 
-    def _with(self, other: Layers, operation: Callable[[Tensor, Tensor], Tensor]) -> Layers:
-        return Layers(tuple(operation(mine, theirs) for mine, theirs in zip(self.of, other.of, strict=True)))
+    def _with(self, other: LayerMatrices, operation: Callable[[Tensor, Tensor], Tensor]) -> LayerMatrices:
+        return LayerMatrices(tuple(operation(mine, theirs) for mine, theirs in zip(self.of, other.of, strict=True)))
 
     @property
     def weights(self) -> int:
@@ -45,23 +45,27 @@ class Layers:
         """The sum of all entries."""
         return torch.stack([layer.sum((1, 2)) for layer in self.of]).sum(0)
 
-    def replaced(self, chosen: Tensor, others: Layers) -> Layers:
+    def replaced(self, chosen: Tensor, others: LayerMatrices) -> LayerMatrices:
         """With the networks at these places taken from others."""
-        return Layers(tuple(mine.index_copy(0, chosen, new) for mine, new in zip(self.of, others.of, strict=True)))
+        return LayerMatrices(
+            tuple(mine.index_copy(0, chosen, new) for mine, new in zip(self.of, others.of, strict=True))
+        )
 
     def flat(self) -> Tensor:  # (b, p)
         """All weights of each network."""
         return torch.cat([layer.flatten(1) for layer in self.of], dim=1)
 
-    def like(self, flat: Tensor) -> Layers:  # of (b, p)
+    def like(self, flat: Tensor) -> LayerMatrices:  # of (b, p)
         """Vectors of weights in the form of these layers."""
         parts = flat.split([layer[0].numel() for layer in self.of], dim=1)
-        return Layers(tuple(part.reshape(-1, *layer.shape[1:]) for part, layer in zip(parts, self.of, strict=True)))
+        return LayerMatrices(
+            tuple(part.reshape(-1, *layer.shape[1:]) for part, layer in zip(parts, self.of, strict=True))
+        )
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Jacobian:
+class LayerJacobian:
     """Derivatives of outputs by weights: the row of a layer's matrix is the outer product of `left` and `right`.
 
     Nothing of size rows × weights is stored. Kernels, products and the rows themselves come from the two factors.
@@ -80,28 +84,28 @@ class Jacobian:
         """Of the layers' matrices."""
         return tuple((left.shape[2], right.shape[2]) for left, right in self._layers())
 
-    def of(self, chosen: Tensor) -> Jacobian:
+    def of(self, chosen: Tensor) -> LayerJacobian:
         """Of some of the networks."""
-        return Jacobian(tuple(part[chosen] for part in self.left), tuple(part[chosen] for part in self.right))
+        return LayerJacobian(tuple(part[chosen] for part in self.left), tuple(part[chosen] for part in self.right))
 
-    def __getitem__(self, block: slice) -> Jacobian:
-        return Jacobian(tuple(part[:, block] for part in self.left), tuple(part[:, block] for part in self.right))
+    def __getitem__(self, block: slice) -> LayerJacobian:
+        return LayerJacobian(tuple(part[:, block] for part in self.left), tuple(part[:, block] for part in self.right))
 
-    def scaled(self, root: Tensor) -> Jacobian:  # (b, rows) or (1, rows)
+    def scaled(self, root: Tensor) -> LayerJacobian:  # (b, rows) or (1, rows)
         """Each row times a number."""
-        return Jacobian(tuple(part * root[:, :, None] for part in self.left), self.right)
+        return LayerJacobian(tuple(part * root[:, :, None] for part in self.left), self.right)
 
-    def times(self, step: Layers) -> Tensor:  # (b, rows)
+    def times(self, step: LayerMatrices) -> Tensor:  # (b, rows)
         """J δ."""
         parts = zip(self.left, self.right, step.of, strict=True)
         return sum((((right @ layer.mT) * left).sum(2) for left, right, layer in parts), torch.zeros(()))
 
-    def transposed(self, values: Tensor) -> Layers:  # of (b, rows)
+    def transposed(self, values: Tensor) -> LayerMatrices:  # of (b, rows)
         """Jᵀ u."""
         weighted = ((left * values[:, :, None]).mT for left in self.left)
-        return Layers(tuple(left @ right for left, right in zip(weighted, self.right, strict=True)))
+        return LayerMatrices(tuple(left @ right for left, right in zip(weighted, self.right, strict=True)))
 
-    def kernel(self, other: Jacobian, variances: tuple[Tensor, ...]) -> Tensor:  # (b, rows, other rows)
+    def kernel(self, other: LayerJacobian, variances: tuple[Tensor, ...]) -> Tensor:  # (b, rows, other rows)
         """J V J'ᵀ for a variance per column of each layer's matrix, (b, inputs + 1) each.
 
         Network by network, which keeps the matrices at hand small enough for the processor's cache.
@@ -134,7 +138,7 @@ class Jacobian:
         return list(zip(self.left, self.right, strict=True))
 
 
-def initial(sizes: tuple[int, ...], generators: list[Generator]) -> Layers:
+def initial(sizes: tuple[int, ...], generators: list[Generator]) -> LayerMatrices:
     """Weights N(0, 1 / inputs) and biases N(0, 1), each network from its own generator and independent of others."""
     layers = []
     for inputs, outputs in pairwise(sizes):
@@ -142,15 +146,15 @@ def initial(sizes: tuple[int, ...], generators: list[Generator]) -> Layers:
         spread = torch.ones(inputs + 1, dtype=torch.float64)
         spread[:-1] = inputs**-0.5
         layers.append(torch.stack(normals) * spread)
-    return Layers(tuple(layers))
+    return LayerMatrices(tuple(layers))
 
 
-def outputs(networks: Layers, inputs: Tensor) -> Tensor:  # (b, n, c) at inputs (n, d)
+def outputs(networks: LayerMatrices, inputs: Tensor) -> Tensor:  # (b, n, c) at inputs (n, d)
     """The outputs of every network."""
     return _activations(networks, inputs)[-1]
 
 
-def linearised(networks: Layers, inputs: Tensor) -> tuple[Tensor, Jacobian]:
+def linearised(networks: LayerMatrices, inputs: Tensor) -> tuple[Tensor, LayerJacobian]:
     """Outputs (b, n, c) and their Jacobian, whose rows are the outputs of the first datum, then of the next."""
     *hidden, final = _activations(networks, inputs)
     b, n, c = final.shape
@@ -163,16 +167,16 @@ def linearised(networks: Layers, inputs: Tensor) -> tuple[Tensor, Jacobian]:
             slope = back * (1 - hidden[position - 1].square())[:, :, None, :]
     right = [_with_one(inputs.expand(b, -1, -1)), *(_with_one(values) for values in hidden)]
     repeated = tuple(part.repeat_interleave(c, dim=1) if c > 1 else part for part in right)
-    return final, Jacobian(tuple(reversed(left)), repeated)
+    return final, LayerJacobian(tuple(reversed(left)), repeated)
 
 
-def squared_slopes(networks: Layers, jacobian: Jacobian, weights: Tensor) -> Tensor:  # (b, d), of (rows,)
+def squared_slopes(networks: LayerMatrices, jacobian: LayerJacobian, weights: Tensor) -> Tensor:  # (b, d), of (rows,)
     """Of all outputs along every input, summed over weighted rows of the Jacobian."""
     slopes = jacobian.left[0] @ networks.of[0][:, :, :-1]
     return (weights[None, None, :] @ slopes.square())[:, 0]
 
 
-def _activations(networks: Layers, inputs: Tensor) -> list[Tensor]:
+def _activations(networks: LayerMatrices, inputs: Tensor) -> list[Tensor]:
     values = [inputs.expand(len(networks.of[0]), -1, -1)]
     last = len(networks.of) - 1
     for position, layer in enumerate(networks.of):

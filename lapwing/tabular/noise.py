@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from lapwing.runtime.progress import Report
-from lapwing.tabular.networks import Layers, outputs
-from lapwing.tabular.training import Data, Groups, start, train
+from lapwing.tabular.networks import LayerMatrices, outputs
+from lapwing.tabular.training import Groups, TrainingData, start, train
 
 STEPS = 60  # of training at most
 LARGEST_LOG_VARIANCE = 7.0  # in either direction, of a row over the typical one: a factor of 1,000
@@ -27,7 +27,7 @@ class InputNoise:
     The level of the variance is left to the noise precision of whoever uses this.
     """
 
-    networks: Layers  # t · members + m is member m of target t
+    networks: LayerMatrices  # t · members + m is member m of target t
     scale: Tensor  # (targets,), of the log variance for an output of one
 
     def variance(self, inputs: Tensor) -> Tensor:  # (targets, n)
@@ -37,7 +37,7 @@ class InputNoise:
         return (self.scale[:, None] * mean).clamp(-LARGEST_LOG_VARIANCE, LARGEST_LOG_VARIANCE).exp()
 
 
-def learn(squares: Tensor, networks: Layers, groups: Groups, data: Data, report: Report) -> InputNoise:
+def learn(squares: Tensor, networks: LayerMatrices, groups: Groups, data: TrainingData, report: Report) -> InputNoise:
     """From squared residuals (targets, n) at the inputs of the data, beginning with these networks."""
     floor = SMALLEST_SQUARE * squares.mean(1, keepdim=True)
     logs = squares.maximum(floor).clamp_min(torch.finfo(squares.dtype).tiny).log()
@@ -48,6 +48,6 @@ def learn(squares: Tensor, networks: Layers, groups: Groups, data: Data, report:
     members = len(data.targets) // len(squares)
     targets = (centred / scale[:, None]).repeat_interleave(members, dim=0)[:, :, None]
     scattered = replace(start(networks, groups), noise_precision=torch.ones(len(targets), dtype=targets.dtype))
-    own = Data.of(data.inputs, targets, data.weights)
+    own = TrainingData.of(data.inputs, targets, data.weights)
     trained = train(scattered, groups, own, max_iter=STEPS, tol=0.1, report=report)
     return InputNoise(trained.state.networks, scale)

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from lapwing.tabular.curvature import Conditioned
-from lapwing.tabular.mixtures import Mixture, Shape
-from lapwing.tabular.networks import Layers, linearised, squared_slopes
+from lapwing.tabular.mixtures import MemberMixture, Shape
+from lapwing.tabular.networks import LayerMatrices, linearised, squared_slopes
 from lapwing.tabular.noise import InputNoise
-from lapwing.tabular.training import Data, Groups, Local, State, log_evidence
+from lapwing.tabular.training import Groups, LocalModel, State, TrainingData, log_evidence
 
 BLOCK_ROWS = 4096  # predicted at once
 LEAST_KEPT = 0.05  # of a residual that its own row has pulled to zero
@@ -34,16 +34,16 @@ class LeftOut:
     """What the linearised networks without row i say of row i, at the same precisions."""
 
     leverage: Tensor  # (members, n, targets)
-    prediction: Mixture  # of (members, n, targets)
+    prediction: MemberMixture  # of (members, n, targets)
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Networks:
+class NetworkPosteriors:
     """The posterior of every network; those of a target stand together, t · members + m is member m of target t."""
 
     members: int
-    networks: Layers
+    networks: LayerMatrices
     precision: Tensor  # (b, groups)
     noise_precision: Tensor  # (b,), of standardised targets
     known: Conditioned
@@ -56,20 +56,20 @@ class Networks:
 
     @staticmethod
     def of(
-        state: State, groups: Groups, data: Data, members: int, units: Units, noise: InputNoise | None = None
-    ) -> Networks:
+        state: State, groups: Groups, data: TrainingData, members: int, units: Units, noise: InputNoise | None = None
+    ) -> NetworkPosteriors:
         """At the end of training, with Gaussian errors."""
-        here = Local.of(state.networks, data)
+        here = LocalModel.of(state.networks, data)
         known = here.curved.at(state.variances(groups))
         evidence = log_evidence(state, groups, data, known, here.misfit)
         scale = units.scale.repeat_interleave(members)
-        return Networks(
+        return NetworkPosteriors(
             members, state.networks, state.precision, state.noise_precision, known,
             evidence - float(data.weights.sum()) * scale.log(), _relevance(state.networks, groups, data),
             _noise_std(state, data, members) * units.scale, units, noise, Shape.gaussian(),
         )  # fmt: skip
 
-    def shaped(self, data: Data) -> tuple[Networks, LeftOut]:
+    def shaped(self, data: TrainingData) -> tuple[NetworkPosteriors, LeftOut]:
         """With the shape of the errors that rows have when others predict them, and those predictions."""
         left = self.leave_one_out(data)
         targets = self._placed(data.targets[:, :, 0])[0] * self.units.scale + self.units.mean
@@ -87,18 +87,18 @@ class Networks:
             return torch.ones(1, 1, dtype=inputs.dtype)
         return self.noise.variance(inputs).repeat_interleave(self.members, dim=0)
 
-    def predict(self, inputs: Tensor) -> Mixture:  # of (members, n, targets)
+    def predict(self, inputs: Tensor) -> MemberMixture:  # of (members, n, targets)
         """Of new observations at standardised inputs."""
         blocks = [self._predict(block) for block in inputs.split(BLOCK_ROWS)]
         means = torch.cat([one.means for one in blocks], 1)
-        return Mixture(means, torch.cat([one.stds for one in blocks], 1), self.shape)
+        return MemberMixture(means, torch.cat([one.stds for one in blocks], 1), self.shape)
 
-    def _predict(self, inputs: Tensor) -> Mixture:
+    def _predict(self, inputs: Tensor) -> MemberMixture:
         values, jacobian = linearised(self.networks, inputs)
         variance = self.known.output_variances(jacobian) + self.noise_variance(inputs)
         return self._mixture(values[:, :, 0], variance / self.noise_precision[:, None])
 
-    def leave_one_out(self, data: Data) -> LeftOut:
+    def leave_one_out(self, data: TrainingData) -> LeftOut:
         """By one step for each row, exact for the linear model: residual and variance grow by 1 / (1 − leverage)."""
         residual, variance = self.residuals(data)
         leverage = data.weights * variance / data.noise_variance
@@ -107,7 +107,7 @@ class Networks:
         mixture = self._mixture(mean, (variance / kept + data.noise_variance) / self.noise_precision[:, None])
         return LeftOut(self._placed(leverage), mixture)
 
-    def residuals(self, data: Data) -> tuple[Tensor, Tensor]:  # (b, n) each, standardised
+    def residuals(self, data: TrainingData) -> tuple[Tensor, Tensor]:  # (b, n) each, standardised
         """Of all rows, and the variances of the networks' outputs there in units of 1/β."""
         residuals, variances = [], []
         for block in data.blocks(self.networks):
@@ -157,9 +157,9 @@ class Networks:
         relative = self.noise_variance(inputs).expand(len(self.noise_precision), -1)[one]
         return (relative / self.noise_precision[one][:, None]).sqrt()
 
-    def _mixture(self, means: Tensor, variances: Tensor) -> Mixture:  # of (b, n), standardised
+    def _mixture(self, means: Tensor, variances: Tensor) -> MemberMixture:  # of (b, n), standardised
         scale = self.units.scale
-        return Mixture(
+        return MemberMixture(
             self._placed(means) * scale + self.units.mean, self._placed(variances.sqrt()) * scale, self.shape
         )
 
@@ -167,7 +167,7 @@ class Networks:
         return values.reshape(self.targets, self.members, -1).permute(1, 2, 0)
 
 
-def debiased_squares(found: Networks, data: Data) -> Tensor:  # (targets, n), standardised
+def debiased_squares(found: NetworkPosteriors, data: TrainingData) -> Tensor:  # (targets, n), standardised
     """Squared residuals of the members' mean, each over 1 − its leverage, for which its row has pulled the fit."""
     residual, variance = found.residuals(data)
     leverage = data.weights * variance / data.noise_variance
@@ -175,12 +175,12 @@ def debiased_squares(found: Networks, data: Data) -> Tensor:  # (targets, n), st
     return residual.reshape(found.targets, found.members, -1).mean(1).square() / kept
 
 
-def _noise_std(state: State, data: Data, members: int) -> Tensor:  # (targets,), standardised
+def _noise_std(state: State, data: TrainingData, members: int) -> Tensor:  # (targets,), standardised
     variance = (data.noise_variance @ data.weights) / data.weights.sum() / state.noise_precision
     return variance.reshape(-1, members).mean(1).sqrt()
 
 
-def _relevance(networks: Layers, groups: Groups, data: Data) -> Tensor:  # (b, columns)
+def _relevance(networks: LayerMatrices, groups: Groups, data: TrainingData) -> Tensor:  # (b, columns)
     """Root mean squares, over weighted rows, of the slopes of the output along the inputs of each column."""
     squares = torch.zeros(len(data.targets), data.inputs.shape[1], dtype=data.inputs.dtype)
     for block in data.blocks(networks):

@@ -19,12 +19,12 @@ from lapwing.linear.fitting import fitted_whole, row_weights
 from lapwing.runtime.progress import reporter
 from lapwing.tabular.columns import Encoding, Table, scale_of
 from lapwing.tabular.estimators import TableEstimator, check_size, entropy, generators, random_of
-from lapwing.tabular.iterations import Trained
-from lapwing.tabular.mixtures import Mixture
+from lapwing.tabular.iterations import TrainedNetworks
+from lapwing.tabular.mixtures import MemberMixture
 from lapwing.tabular.networks import initial
 from lapwing.tabular.noise import InputNoise, learn
-from lapwing.tabular.posterior import LeftOut, Networks, Units, debiased_squares
-from lapwing.tabular.training import Data, Groups, State, joined, reopened, start, train
+from lapwing.tabular.posterior import LeftOut, NetworkPosteriors, Units, debiased_squares
+from lapwing.tabular.training import Groups, State, TrainingData, joined, reopened, start, train
 
 MANY_ROWS = 6_000  # beyond it, training begins with
 PART_ROWS = 4_000  # of them
@@ -43,10 +43,11 @@ class LeftOutRows:
     mean: np.ndarray  # targets' shape
     std: np.ndarray  # targets' shape, of an observation
     log_density: np.ndarray  # targets' shape
+    cdf: np.ndarray  # targets' shape, the probability of less than was observed
 
 
 class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, TableEstimator):
-    """Regression with error bars for a table, without a network to bring and without rows to hold out.
+    """Regression of a table with predictive intervals, without a network to bring and without rows to hold out.
 
     Several tanh networks with one hidden layer are trained side by side from different starts, by Levenberg-Marquardt
     steps on all rows in turns with MacKay's updates of the precisions: of the noise, of each layer's weights and
@@ -127,7 +128,27 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, TableEstimator):
         self.verbose = verbose
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> BayesianMLPRegressor:
-        """Train the networks; an error leaves the estimator as it was. `sample_weight` counts each row that often."""
+        """Train the networks; an error leaves the estimator as it was. `sample_weight` counts each row that often.
+
+        Parameters
+        ----------
+        X : array or data frame
+            Rows of inputs; missing values are allowed.
+        y : array
+            Targets.
+        sample_weight : array, optional
+            How often each row counts.
+
+        Returns
+        -------
+        BayesianMLPRegressor
+            This estimator.
+
+        Raises
+        ------
+        ValueError
+            If columns or targets cannot be used, or there are more rows than memory or time allow.
+        """
         return fitted_whole(self, X, y, sample_weight)
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> BayesianMLPRegressor:
@@ -135,6 +156,25 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, TableEstimator):
 
         Scales, categories and, with `noise="input"`, the pattern of the noise stay as `fit` found them. All rows so far
         are kept for this, but not in files. The first call is a `fit`; an error leaves the estimator as it was.
+
+        Parameters
+        ----------
+        X : array or data frame
+            Rows of inputs, with the columns of `fit`.
+        y : array
+            Targets.
+        sample_weight : array, optional
+            How often each row counts.
+
+        Returns
+        -------
+        BayesianMLPRegressor
+            This estimator.
+
+        Raises
+        ------
+        ValueError
+            If the rows do not fit those before, or the estimator came from a file.
         """
         if not hasattr(self, "_networks"):
             return self.fit(X, y, sample_weight)
@@ -145,30 +185,135 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, TableEstimator):
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
-        """The mean of the mixture, and with `return_std` the standard deviation of a new observation."""
+        """The mean of the mixture, and with `return_std` the standard deviation of a new observation.
+
+        Parameters
+        ----------
+        X : array or data frame
+            Rows of inputs, with the columns of `fit`.
+        return_std : bool
+            Whether to return standard deviations too.
+
+        Returns
+        -------
+        array, or tuple of array
+            Means, and with `return_std` standard deviations.
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        ValueError
+            If the columns are not those of `fit`.
+        """
         mixture = self._mixture(X)
         if not return_std:
             return self._shaped(mixture.mean)
         return self._shaped(mixture.mean), self._shaped(mixture.std)
 
     def interval(self, X: Any, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
-        """Low and high ends of central intervals, which hold a new observation with this probability."""
+        """Low and high ends of central intervals, which hold a new observation with this probability.
+
+        Parameters
+        ----------
+        X : array or data frame
+            Rows of inputs, with the columns of `fit`.
+        level : float
+            Probability between 0 and 1.
+
+        Returns
+        -------
+        tuple of array
+            Low and high ends.
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        ValueError
+            If the level is not between 0 and 1, or the columns are not those of `fit`.
+        """
         if not 0 < level < 1:
             raise ValueError(f"level is {level}: expected a probability strictly between 0 and 1, such as 0.9")
         low, high = self._mixture(X).interval(level)
         return self._shaped(low), self._shaped(high)
 
     def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
-        """The log density of observed targets under the mixture: the targets' shape."""
+        """The log density of observed targets under the mixture: the targets' shape.
+
+        Parameters
+        ----------
+        X : array or data frame
+            Rows of inputs, with the columns of `fit`.
+        y : array
+            Targets.
+
+        Returns
+        -------
+        array
+            The targets' shape.
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        ValueError
+            If the shape of y is not that of the predictions.
+        """
         mixture = self._mixture(X)
-        values = np.array(y, dtype=float)  # a copy: torch wants to be able to write
-        expected = self._shaped(mixture.mean).shape
-        if values.shape != expected:
-            raise ValueError(f"y has shape {values.shape}, but the predictions for X have shape {expected}")
-        return self._shaped(mixture.log_density(torch.from_numpy(values).reshape(mixture.mean.shape)))
+        return self._shaped(mixture.log_density(self._observed(y, mixture)))
+
+    def cumulative_probability(self, X: Any, y: Any) -> np.ndarray:
+        """The probability of less than was observed: the targets' shape.
+
+        Over many rows it is spread evenly between 0 and 1 where the predictive distributions are right.
+
+        Parameters
+        ----------
+        X : array or data frame
+            Rows of inputs, with the columns of `fit`.
+        y : array
+            Targets.
+
+        Returns
+        -------
+        array
+            The targets' shape.
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        ValueError
+            If the shape of y is not that of the predictions.
+        """
+        mixture = self._mixture(X)
+        return self._shaped(mixture.cdf(self._observed(y, mixture)))
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
-        """Draws of observations at all rows of X together: (rows, n_samples), or (rows, targets, n_samples)."""
+        """Draws of observations at all rows of X together: (rows, n_samples), or (rows, targets, n_samples).
+
+        Parameters
+        ----------
+        X : array or data frame
+            Rows of inputs, with the columns of `fit`.
+        n_samples : int
+            Number of draws.
+        random_state : int, RandomState or None
+            Of the draws.
+
+        Returns
+        -------
+        array
+            (rows, n_samples), or (rows, targets, n_samples).
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        ValueError
+            If `n_samples` is below one.
+        """
         if n_samples < 1:
             raise ValueError(f"n_samples is {n_samples}: expected at least one")
         drawn = self._fitted().sample(self._inputs(X), n_samples, random_of(random_state)).numpy()
@@ -187,7 +332,7 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, TableEstimator):
         check_size(len(targets), sizes, len(data.targets))
         groups = Groups.by_column(torch.from_numpy(encoding.columns), sizes)
         trained = self._trained(sizes, groups, data)
-        self._networks = Networks.of(trained.state, groups, data, self.members, units)
+        self._networks = NetworkPosteriors.of(trained.state, groups, data, self.members, units)
         if self.noise == "input":
             trained, data = self._with_input_noise(trained, sizes, groups, data)
         self._keep(trained, data)
@@ -205,10 +350,10 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, TableEstimator):
         state = reopened(start(found.networks, groups), found.precision, found.noise_precision)
         steps = min(self.max_iter, PARTIAL_STEPS)
         trained = train(state, groups, data, max_iter=steps, tol=self.tol, report=reporter(self.verbose))
-        self._networks = Networks.of(trained.state, groups, data, found.members, found.units, found.noise)
+        self._networks = NetworkPosteriors.of(trained.state, groups, data, found.members, found.units, found.noise)
         self._keep(trained, data)
 
-    def _keep(self, trained: Trained[State], data: Data) -> None:
+    def _keep(self, trained: TrainedNetworks[State], data: TrainingData) -> None:
         """What is known at the end of training."""
         self._data = data
         self._networks, left_out = self._networks.shaped(data)
@@ -239,16 +384,16 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, TableEstimator):
     def _data_of(
         self, table: Table, targets: np.ndarray, weights: np.ndarray, units: Units, members: int,
         noise: InputNoise | None = None,
-    ) -> Data:  # fmt: skip
+    ) -> TrainingData:  # fmt: skip
         """Standardised, with the targets of each network."""
         values = (torch.from_numpy(targets) - units.mean) / units.scale
         each = values.mT.repeat_interleave(members, dim=0)[:, :, None]
-        data = Data.of(torch.from_numpy(self._encoding.inputs(table)), each, torch.from_numpy(weights))
+        data = TrainingData.of(torch.from_numpy(self._encoding.inputs(table)), each, torch.from_numpy(weights))
         if noise is None:
             return data
         return replace(data, noise_variance=noise.variance(data.inputs).repeat_interleave(members, dim=0))
 
-    def _trained(self, sizes: tuple[int, ...], groups: Groups, data: Data) -> Trained[State]:
+    def _trained(self, sizes: tuple[int, ...], groups: Groups, data: TrainingData) -> TrainedNetworks[State]:
         """On all rows or, if they are many, on a part of them first, which does most of the work at little cost."""
         state = start(initial(sizes, self._generators(data)), groups)
         report = reporter(self.verbose)
@@ -263,15 +408,15 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, TableEstimator):
         then = train(first.state, groups, data, max_iter=steps, tol=self.tol, report=report)
         return replace(then, iterations=first.iterations + then.iterations)
 
-    def _generators(self, data: Data) -> list[torch.Generator]:
+    def _generators(self, data: TrainingData) -> list[torch.Generator]:
         """Member m of every target starts from the same weights, whatever else is trained beside it."""
         return [
             one for _ in range(len(data.targets) // self.members) for one in generators(self._entropy, self.members)
         ]
 
     def _with_input_noise(
-        self, trained: Trained[State], sizes: tuple[int, ...], groups: Groups, data: Data
-    ) -> tuple[Trained[State], Data]:
+        self, trained: TrainedNetworks[State], sizes: tuple[int, ...], groups: Groups, data: TrainingData
+    ) -> tuple[TrainedNetworks[State], TrainingData]:
         """The networks trained further in turns with networks of their noise."""
         report = reporter(self.verbose)
         for _ in range(NOISE_ROUNDS):
@@ -284,7 +429,9 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, TableEstimator):
             before = trained.iterations
             trained = train(trained.state, groups, data, max_iter=self.max_iter, tol=self.tol, report=report)
             trained = replace(trained, iterations=before + trained.iterations)
-            self._networks = Networks.of(trained.state, groups, data, self.members, self._networks.units, noise)
+            self._networks = NetworkPosteriors.of(
+                trained.state, groups, data, self.members, self._networks.units, noise
+            )
         return trained, data
 
     def _set_evidence(self) -> None:
@@ -299,7 +446,7 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, TableEstimator):
         if not self._several:
             self.relevance_ = self.relevance_[0]
 
-    def _left_out_rows(self, found: LeftOut, data: Data) -> LeftOutRows:
+    def _left_out_rows(self, found: LeftOut, data: TrainingData) -> LeftOutRows:
         units = self._networks.units
         targets = data.targets[:: self._networks.members, :, 0].mT * units.scale + units.mean
         mixture = found.prediction
@@ -309,14 +456,23 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, TableEstimator):
             mean=self._shaped(mixture.mean),
             std=self._shaped(mixture.std),
             log_density=self._shaped(mixture.log_density(targets)),
+            cdf=self._shaped(mixture.cdf(targets)),
         )
 
-    def _fitted(self) -> Networks:
+    def _fitted(self) -> NetworkPosteriors:
         check_is_fitted(self)
         return self._networks
 
-    def _mixture(self, X: Any) -> Mixture:
+    def _mixture(self, X: Any) -> MemberMixture:
         return self._fitted().predict(self._inputs(X))
+
+    def _observed(self, y: Any, mixture: MemberMixture) -> Tensor:
+        """Targets in the shape of predictions."""
+        values = np.array(y, dtype=float)  # a copy: torch wants to be able to write
+        expected = self._shaped(mixture.mean).shape
+        if values.shape != expected:
+            raise ValueError(f"y has shape {values.shape}, but the predictions for X have shape {expected}")
+        return torch.from_numpy(values).reshape(mixture.mean.shape)
 
     @property
     def _sizes(self) -> tuple[int, ...]:

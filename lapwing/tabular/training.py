@@ -20,14 +20,14 @@ from lapwing.runtime.progress import Report
 from lapwing.tabular.curvature import (
     BLOCK_ELEMENTS,
     Conditioned,
-    Curvature,
+    DataCurvature,
     RowCurvature,
     Variances,
     WeightCurvature,
     fewer_rows,
 )
-from lapwing.tabular.iterations import Trained, iterated
-from lapwing.tabular.networks import Jacobian, Layers, linearised, outputs
+from lapwing.tabular.iterations import TrainedNetworks, iterated
+from lapwing.tabular.networks import LayerJacobian, LayerMatrices, linearised, outputs
 
 LARGEST_PRECISION = 1e8  # of standardised columns: the weights of one that is as good as gone
 SMALLEST_PRECISION = 1e-8
@@ -41,7 +41,7 @@ DAMPING = (1e-12, 1e12)  # beyond, a step is a Gauss-Newton step, or none
 
 @final
 @dataclass(frozen=True, eq=False)
-class Data:
+class TrainingData:
     """What the networks are fitted to, each to its own targets, with Gaussian noise.
 
     Training knows of the likelihood what is asked here: `rows` and `residuals`, with RᵀR its Gauss-Newton matrix and
@@ -54,19 +54,19 @@ class Data:
     weights: Tensor  # (n,), how often each row counts
     noise_variance: Tensor  # (b, n), of each row in units of 1/β: ones, where all rows are as noisy
 
-    def __getitem__(self, chosen: Tensor) -> Data:
+    def __getitem__(self, chosen: Tensor) -> TrainingData:
         return replace(self, targets=self.targets[chosen], noise_variance=self.noise_variance[chosen])
 
     @staticmethod
-    def of(inputs: Tensor, targets: Tensor, weights: Tensor) -> Data:
+    def of(inputs: Tensor, targets: Tensor, weights: Tensor) -> TrainingData:
         """With rows that are equally noisy."""
-        return Data(inputs, targets, weights, torch.ones(targets.shape[:2], dtype=targets.dtype))
+        return TrainingData(inputs, targets, weights, torch.ones(targets.shape[:2], dtype=targets.dtype))
 
-    def part(self, rows: Tensor | slice) -> Data:
+    def part(self, rows: Tensor | slice) -> TrainingData:
         """Some of the rows."""
-        return Data(self.inputs[rows], self.targets[:, rows], self.weights[rows], self.noise_variance[:, rows])
+        return TrainingData(self.inputs[rows], self.targets[:, rows], self.weights[rows], self.noise_variance[:, rows])
 
-    def blocks(self, networks: Layers) -> Iterator[Data]:
+    def blocks(self, networks: LayerMatrices) -> Iterator[TrainingData]:
         """All rows, in parts whose Jacobians have a moderate size even when they are dense."""
         size = max(1, BLOCK_ELEMENTS // (len(self.targets) * networks.weights))
         for start in range(0, len(self.inputs), size):
@@ -86,11 +86,11 @@ class Data:
         """Of outputs (b, n, c)."""
         return ((self.targets - values) * self.root[:, :, None]).flatten(1)
 
-    def rows(self, jacobian: Jacobian) -> Jacobian:
+    def rows(self, jacobian: LayerJacobian) -> LayerJacobian:
         """Derivatives of outputs, each times its root."""
         return jacobian.scaled(self.root.repeat_interleave(self.targets.shape[2], dim=1))
 
-    def misfit(self, networks: Layers) -> Tensor:  # (b,)
+    def misfit(self, networks: LayerMatrices) -> Tensor:  # (b,)
         """½ Σ w (y − f)²."""
         blocks = self.blocks(networks)
         each = [block.residuals(outputs(networks, block.inputs)).square().sum(1) for block in blocks]
@@ -108,9 +108,9 @@ class Data:
         return (left / (2 * misfit).clamp_min(1e-30)).clamp_max(LARGEST_NOISE_PRECISION)
 
 
-def joined(first: Data, second: Data) -> Data:
+def joined(first: TrainingData, second: TrainingData) -> TrainingData:
     """The rows of both."""
-    return Data(
+    return TrainingData(
         torch.cat([first.inputs, second.inputs]),
         torch.cat([first.targets, second.targets], dim=1),
         torch.cat([first.weights, second.weights]),
@@ -171,7 +171,7 @@ class Groups:
 class State:
     """Networks with their precisions, on the way."""
 
-    networks: Layers
+    networks: LayerMatrices
     precision: Tensor  # (b, groups), α
     noise_precision: Tensor  # (b,), β
     damping: Tensor  # (b,), λ
@@ -200,19 +200,19 @@ class State:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Local:
+class LocalModel:
     """The linear model of the networks where they are, with what all rows say about it."""
 
     misfit: Tensor  # (b,), ½ ‖r‖²
-    pull: Layers  # Rᵀr
-    curved: Curvature
+    pull: LayerMatrices  # Rᵀr
+    curved: DataCurvature
 
     @staticmethod
-    def of(networks: Layers, data: Data) -> Local:
+    def of(networks: LayerMatrices, data: TrainingData) -> LocalModel:
         """One pass over the data."""
         if fewer_rows(data.targets[0].numel(), networks.weights):
             misfit, pull, rows = _seen(networks, data)
-            return Local(misfit, pull, RowCurvature(rows))
+            return LocalModel(misfit, pull, RowCurvature(rows))
         first, *others = data.blocks(networks)
         misfit, pull, rows = _seen(networks, first)
         curved = WeightCurvature.of(rows)
@@ -221,21 +221,21 @@ class Local:
             misfit = misfit + more_misfit
             pull = pull + more_pull
             curved = curved + WeightCurvature.of(rows)
-        return Local(misfit, pull, curved)
+        return LocalModel(misfit, pull, curved)
 
-    def __getitem__(self, chosen: Tensor) -> Local:
-        return Local(self.misfit[chosen], self.pull[chosen], self.curved[chosen])
+    def __getitem__(self, chosen: Tensor) -> LocalModel:
+        return LocalModel(self.misfit[chosen], self.pull[chosen], self.curved[chosen])
 
-    def gradient(self, networks: Layers, variances: Variances) -> Layers:
+    def gradient(self, networks: LayerMatrices, variances: Variances) -> LayerMatrices:
         """Of the loss, in units of the noise variance."""
-        return Layers(tuple(w / v[:, None, :] for w, v in zip(networks.of, variances, strict=True))) - self.pull
+        return LayerMatrices(tuple(w / v[:, None, :] for w, v in zip(networks.of, variances, strict=True))) - self.pull
 
-    def misfit_after(self, step: Layers) -> Tensor:  # (b,)
+    def misfit_after(self, step: LayerMatrices) -> Tensor:  # (b,)
         """By how much the linear model's misfit changes from these weights to those less a step."""
         return (self.pull * step).total() + 0.5 * self.curved.squared_length(step)
 
 
-def _seen(networks: Layers, data: Data) -> tuple[Tensor, Layers, Jacobian]:
+def _seen(networks: LayerMatrices, data: TrainingData) -> tuple[Tensor, LayerMatrices, LayerJacobian]:
     """½ ‖r‖², Rᵀr and R."""
     values, jacobian = linearised(networks, data.inputs)
     residuals = data.residuals(values)
@@ -243,13 +243,15 @@ def _seen(networks: Layers, data: Data) -> tuple[Tensor, Layers, Jacobian]:
     return 0.5 * residuals.square().sum(1), rows.transposed(residuals), rows
 
 
-def log_evidence(state: State, groups: Groups, data: Data, known: Conditioned, misfit: Tensor) -> Tensor:  # (b,)
+def log_evidence(
+    state: State, groups: Groups, data: TrainingData, known: Conditioned, misfit: Tensor
+) -> Tensor:  # (b,)
     """log p(y) of the linearised networks, were their weights at the mode: fit, penalty and determinants."""
     pulled = state.noise_precision * penalty(state.networks, state.variances(groups))
     return data.log_likelihood(misfit, state.noise_precision) - pulled - 0.5 * known.log_determinant()
 
 
-def updated(state: State, groups: Groups, data: Data, known: Conditioned, misfit: Tensor) -> State:
+def updated(state: State, groups: Groups, data: TrainingData, known: Conditioned, misfit: Tensor) -> State:
     """MacKay's re-estimate of all precisions."""
     determined = groups.summed(known.determined()).clamp_min(1e-10)
     squares = groups.summed(tuple(layer.square().sum(1) for layer in state.networks.of)).clamp_min(1e-30)
@@ -257,13 +259,13 @@ def updated(state: State, groups: Groups, data: Data, known: Conditioned, misfit
     return replace(state, precision=precision, noise_precision=data.tuned_noise(misfit, determined.sum(1)))
 
 
-def decrement(state: State, known: Conditioned, here: Local) -> Tensor:  # (b,)
+def decrement(state: State, known: Conditioned, here: LocalModel) -> Tensor:  # (b,)
     """By how many nats the loss of the linear model would fall to its minimum: ½ gᵀ H⁻¹ g."""
     gradient = here.gradient(state.networks, known.variances)
     return 0.5 * state.noise_precision * (gradient * known.solve(gradient)).total()
 
 
-def stepped(state: State, groups: Groups, data: Data, here: Local) -> State:
+def stepped(state: State, groups: Groups, data: TrainingData, here: LocalModel) -> State:
     """A damped Gauss-Newton step of every network; where its loss does not fall, others with more and more damping."""
     state, fell = _tried(state, groups, data, here)
     left = (~fell).nonzero()[:, 0]
@@ -276,7 +278,7 @@ def stepped(state: State, groups: Groups, data: Data, here: Local) -> State:
     return state
 
 
-def _tried(state: State, groups: Groups, data: Data, here: Local) -> tuple[State, Tensor]:
+def _tried(state: State, groups: Groups, data: TrainingData, here: LocalModel) -> tuple[State, Tensor]:
     """One step, and whether the loss falls by it; the damping follows how much of the promised fall there was."""
     variances = state.variances(groups)
     damped = tuple(v / (1 + state.damping)[:, None] for v in variances)
@@ -300,13 +302,13 @@ def damping_factor(kept: Tensor) -> Tensor:  # (b,)
     return factor
 
 
-def penalty(networks: Layers, variances: Variances) -> Tensor:  # (b,)
+def penalty(networks: LayerMatrices, variances: Variances) -> Tensor:  # (b,)
     """½ Σ α_g ‖θ_g‖², in units of the noise variance."""
     parts = [(w.square() / v[:, None, :]).sum((1, 2)) for w, v in zip(networks.of, variances, strict=True)]
     return 0.5 * torch.stack(parts).sum(0)
 
 
-def start(networks: Layers, groups: Groups) -> State:
+def start(networks: LayerMatrices, groups: Groups) -> State:
     """Before the first step: the prior that `initial` draws from, and noise of a fifth of the targets' spread."""
     b = len(networks.of[0])
     by_column = [torch.full((b, layer.shape[2]), layer.shape[2] - 1.0, dtype=layer.dtype) for layer in networks.of]
@@ -334,7 +336,9 @@ def reopened(state: State, precision: Tensor, noise_precision: Tensor) -> State:
     )
 
 
-def train(state: State, groups: Groups, data: Data, *, max_iter: int, tol: float, report: Report) -> Trained[State]:
+def train(
+    state: State, groups: Groups, data: TrainingData, *, max_iter: int, tol: float, report: Report
+) -> TrainedNetworks[State]:
     """Until the mode is nearer than `tol` nats and the evidence changes by less, for each network by itself."""
 
     def iteration(now: State, active: Tensor, look: bool) -> tuple[State, Tensor]:
@@ -343,9 +347,9 @@ def train(state: State, groups: Groups, data: Data, *, max_iter: int, tol: float
     return iterated(state, iteration, first_look=FIRST_LOOK, max_iter=max_iter, tol=tol, report=report)
 
 
-def _iteration(state: State, groups: Groups, data: Data, *, look: bool) -> tuple[State, Tensor]:
+def _iteration(state: State, groups: Groups, data: TrainingData, *, look: bool) -> tuple[State, Tensor]:
     """New precisions, where they are looked at, then a step; and what is left to gain in nats, if it is known, (b,)."""
-    here = Local.of(state.networks, data)
+    here = LocalModel.of(state.networks, data)
     left = torch.full_like(state.damping, torch.inf)
     if look:
         known = here.curved.at(state.variances(groups))

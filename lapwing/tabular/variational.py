@@ -22,10 +22,10 @@ from torch import Tensor
 from lapwing.runtime.progress import Report
 from lapwing.tabular import blocks
 from lapwing.tabular.blocks import covariances
-from lapwing.tabular.curvature import Conditioned, Curvature, Variances
-from lapwing.tabular.iterations import Trained, iterated
-from lapwing.tabular.labels import Averages, Labels, root_of
-from lapwing.tabular.networks import Jacobian, Layers, linearised, outputs
+from lapwing.tabular.curvature import Conditioned, DataCurvature, Variances
+from lapwing.tabular.iterations import TrainedNetworks, iterated
+from lapwing.tabular.labels import Labels, LogitAverages, root_of
+from lapwing.tabular.networks import LayerJacobian, LayerMatrices, linearised, outputs
 from lapwing.tabular.training import (
     DAMPING,
     LARGEST_PRECISION,
@@ -73,17 +73,17 @@ class Priors:
 
 @final
 @dataclass(frozen=True, eq=False)
-class State:
+class SpreadState:
     """Networks with their precisions and the spread of their outputs, on the way."""
 
-    networks: Layers
+    networks: LayerMatrices
     precision: Tensor  # (b, groups), α
     damping: Tensor  # (b,), λ
     roots: Tensor  # (b, n, k, k), of the covariances of the outputs
     log_evidence: Tensor  # (b,), a bound on it, when the precisions were last looked at
 
-    def __getitem__(self, chosen: Tensor) -> State:
-        return State(
+    def __getitem__(self, chosen: Tensor) -> SpreadState:
+        return SpreadState(
             self.networks[chosen],
             self.precision[chosen],
             self.damping[chosen],
@@ -91,9 +91,9 @@ class State:
             self.log_evidence[chosen],
         )
 
-    def replaced(self, chosen: Tensor, others: State) -> State:
+    def replaced(self, chosen: Tensor, others: SpreadState) -> SpreadState:
         """With the networks at these places taken from others."""
-        return State(
+        return SpreadState(
             self.networks.replaced(chosen, others.networks),
             self.precision.index_copy(0, chosen, others.precision),
             self.damping.index_copy(0, chosen, others.damping),
@@ -108,46 +108,48 @@ class State:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Local:
+class SpreadModel:
     """The linear model of the networks where they are, with outputs that spread."""
 
     values: Tensor  # (b, n, k), mean outputs
-    jacobian: Jacobian
-    averages: Averages
-    rows: Jacobian  # R with RᵀR = Σ w Jᵀ B J
-    curved: Curvature
+    jacobian: LayerJacobian
+    averages: LogitAverages
+    rows: LayerJacobian  # R with RᵀR = Σ w Jᵀ B J
+    curved: DataCurvature
 
     @staticmethod
-    def of(state: State, data: Labels) -> Local:
+    def of(state: SpreadState, data: Labels) -> SpreadModel:
         """One pass over the data."""
         values, jacobian = linearised(state.networks, data.inputs)
         return _local(values, jacobian, state.roots, data)
 
-    def with_spread(self, roots: Tensor, data: Labels) -> Local:
+    def with_spread(self, roots: Tensor, data: Labels) -> SpreadModel:
         """The same networks with another spread of their outputs."""
         return _local(self.values, self.jacobian, roots, data)
 
-    def gradient(self, networks: Layers, variances: Variances, data: Labels) -> Layers:
+    def gradient(self, networks: LayerMatrices, variances: Variances, data: Labels) -> LayerMatrices:
         """Of the penalty less E log p."""
-        pull = Layers(tuple(w / v[:, None, :] for w, v in zip(networks.of, variances, strict=True)))
+        pull = LayerMatrices(tuple(w / v[:, None, :] for w, v in zip(networks.of, variances, strict=True)))
         each = self.averages.gradient * data.weights[:, None]
         return pull - self.jacobian.transposed(each.flatten(1))
 
 
-def _local(values: Tensor, jacobian: Jacobian, roots: Tensor, data: Labels) -> Local:
+def _local(values: Tensor, jacobian: LayerJacobian, roots: Tensor, data: Labels) -> SpreadModel:
     averages = data.averages(values, roots)
     rows = blocks.mixed(jacobian, root_of(averages.curvature) * data.weights.sqrt()[:, None, None])
-    return Local(values, jacobian, averages, rows, blocks.curvature(rows, data.outputs))
+    return SpreadModel(values, jacobian, averages, rows, blocks.curvature(rows, data.outputs))
 
 
-def bound(state: State, data: Labels, known: Conditioned, here: Local, priors: Priors) -> Tensor:  # (b,)
+def bound(state: SpreadState, data: Labels, known: Conditioned, here: SpreadModel, priors: Priors) -> Tensor:  # (b,)
     """On the evidence of the linearised networks; `here` has the spread that `known` gives."""
     determined = priors.groups.summed(known.determined()).sum(1)
     misfit = here.averages.log_density @ data.weights - penalty(state.networks, known.variances)
     return misfit + 0.5 * determined - 0.5 * known.log_determinant()
 
 
-def looked_at(state: State, data: Labels, here: Local, priors: Priors) -> tuple[State, Local, Conditioned]:
+def looked_at(
+    state: SpreadState, data: Labels, here: SpreadModel, priors: Priors
+) -> tuple[SpreadState, SpreadModel, Conditioned]:
     """Spread and bound of the posterior with the curvature of `here`, and the averages over that."""
     known = here.curved.at(state.variances(priors))
     roots = root_of(covariances(known, here.jacobian, data.outputs))
@@ -155,14 +157,14 @@ def looked_at(state: State, data: Labels, here: Local, priors: Priors) -> tuple[
     return replace(state, roots=roots, log_evidence=bound(state, data, known, there, priors)), there, known
 
 
-def tuned(state: State, known: Conditioned, priors: Priors) -> State:
+def tuned(state: SpreadState, known: Conditioned, priors: Priors) -> SpreadState:
     """With the next precisions."""
     determined = priors.groups.summed(known.determined()).clamp_min(1e-10)
     squares = priors.groups.summed(tuple(layer.square().sum(1) for layer in state.networks.of)).clamp_min(1e-30)
     return replace(state, precision=priors.updated(determined, squares))
 
 
-def stepped(state: State, data: Labels, here: Local, priors: Priors) -> State:
+def stepped(state: SpreadState, data: Labels, here: SpreadModel, priors: Priors) -> SpreadState:
     """A damped step of every network whose loss falls by it; the damping follows how much of what was promised fell."""
     variances = state.variances(priors)
     damped = tuple(v / (1 + state.damping)[:, None] for v in variances)
@@ -178,18 +180,18 @@ def stepped(state: State, data: Labels, here: Local, priors: Priors) -> State:
     return replace(state, networks=state.networks.replaced(better, trial[better]), damping=damping)
 
 
-def begin(networks: Layers, data: Labels, priors: Priors, logit_std: Tensor) -> State:
+def begin(networks: LayerMatrices, data: Labels, priors: Priors, logit_std: Tensor) -> SpreadState:
     """Before the first step: the prior that the weights were drawn from, but of the outputs (b,); no spread yet."""
     b = len(networks.of[0])
     first = start(networks, priors.groups)
     precision = first.precision.clone()
     precision[:, -2] = networks.of[-1].shape[2] / logit_std.square()
     none = torch.zeros(b, len(data.inputs), data.outputs, data.outputs, dtype=torch.float64)
-    return State(networks, precision.maximum(priors.groups.least), first.damping, none, first.log_evidence)
+    return SpreadState(networks, precision.maximum(priors.groups.least), first.damping, none, first.log_evidence)
 
 
 def train(
-    state: State,
+    state: SpreadState,
     data: Labels,
     priors: Priors,
     *,
@@ -197,18 +199,18 @@ def train(
     tol: float,
     report: Report,
     first_look: int = FIRST_LOOK,
-) -> Trained[State]:  # fmt: skip
+) -> TrainedNetworks[SpreadState]:  # fmt: skip
     """Until the bound of a network changes by less than `tol` nats from one look to the next, for each by itself."""
 
-    def iteration(now: State, active: Tensor, look: bool) -> tuple[State, Tensor]:
+    def iteration(now: SpreadState, active: Tensor, look: bool) -> tuple[SpreadState, Tensor]:
         return _iteration(now, data, priors[active], look=look)
 
     return iterated(state, iteration, first_look=first_look, max_iter=max_iter, tol=tol, report=report)
 
 
-def _iteration(state: State, data: Labels, priors: Priors, *, look: bool) -> tuple[State, Tensor]:
+def _iteration(state: SpreadState, data: Labels, priors: Priors, *, look: bool) -> tuple[SpreadState, Tensor]:
     """Spread and precisions, where they are looked at, then a step; and by how much the bound changed, if looked at."""
-    here = Local.of(state, data)
+    here = SpreadModel.of(state, data)
     left = torch.full_like(state.damping, torch.inf)
     if look:
         before = state.log_evidence

@@ -48,7 +48,24 @@ class Learner(Protocol):
 
 
 class Diverged(ArithmeticError):
-    """A loss or a weight became NaN or infinite; `last_good` are the weights after the last epoch without."""
+    """A loss or a weight became NaN or infinite; `last_good` are the weights after the last epoch without.
+
+    Parameters
+    ----------
+    message : str
+        What happened.
+    last_good : dict of Tensor
+        Weights after the last epoch without.
+    step : int
+        At which it happened.
+
+    Examples
+    --------
+    >>> raise Diverged("the loss became nan at step 7", {"slope": torch.ones(1)}, 7)
+    Traceback (most recent call last):
+    ...
+    lapwing.training.descent.Diverged: the loss became nan at step 7
+    """
 
     def __init__(self, message: str, last_good: Weights, step: int) -> None:
         super().__init__(message)
@@ -58,7 +75,22 @@ class Diverged(ArithmeticError):
 @final
 @dataclass(frozen=True)
 class Epoch:
-    """One pass over the data: the mean loss of its steps, and the validation score after it (lower is better)."""
+    """One pass over the data: the mean loss of its steps, and the validation score after it (lower is better).
+
+    Parameters
+    ----------
+    number : int
+        Of the epoch, from 1.
+    loss : float
+        Mean over its steps.
+    score : float, optional
+        Of validation data after it; lower is better.
+
+    Examples
+    --------
+    >>> Epoch(1, 0.25)
+    Epoch(number=1, loss=0.25, score=None)
+    """
 
     number: int
     loss: float
@@ -68,7 +100,22 @@ class Epoch:
 @final
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """The weights after the epoch with the best score, or after the last where there was none; and the curve."""
+    """The weights after the epoch with the best score, or after the last where there was none; and the curve.
+
+    Parameters
+    ----------
+    weights : dict of Tensor
+        By name.
+    curve : tuple of Epoch
+        One for each epoch.
+    best : int
+        Number of the epoch that the weights are from; 0 is the start.
+
+    Examples
+    --------
+    >>> Trained({"slope": torch.ones(1)}, (Epoch(1, 0.5, 0.4), Epoch(2, 0.3, 0.6)), best=1).best
+    1
+    """
 
     weights: Weights
     curve: tuple[Epoch, ...]
@@ -91,6 +138,49 @@ def loop(
     are not to be in one random order. Code that draws from the global random state,
     such as dropout, is seeded too, and that state is put back afterwards.
 
+    Parameters
+    ----------
+    learner : Learner
+        What learns from batches.
+    data : (inputs, targets), Dataset, DataLoader or list of batches
+        Training data: inputs and targets.
+    epochs : int
+        Passes over the data.
+    batch_size : int
+        Data in each batch.
+    seed : int
+        Of the order of the data and of all draws.
+    score : callable, optional
+        From weights to a number, lower is better, or None.
+    scored : str
+        What the score is of, for the progress.
+    patience : int, optional
+        Epochs without a better score after which training stops.
+    checkpoint : path, optional
+        File to keep the training in, and to go on from.
+    progress : bool or callable, optional
+        Whether to show progress, or what is told of it. On a terminal only if left out.
+    settings : mapping, optional
+        What a checkpoint must agree with.
+    stop : callable, optional
+        Whether an epoch was the last.
+    batches : callable
+        Makes the batches of an epoch.
+
+    Returns
+    -------
+    Trained
+        Weights and curve.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range, a score is NaN, or a checkpoint is of other data or settings.
+    Diverged
+        If a loss or a weight becomes NaN or infinite.
+
+    Examples
+    --------
     >>> x = torch.linspace(-1, 1, 20).double()[:, None]
     >>> start = {"slope": torch.zeros(1, 1).double()}
     >>> learner = Descent(lambda w, x, y, _: (x @ w["slope"] - y).square().mean(), start, adam(0.01))
@@ -104,7 +194,7 @@ def loop(
         raise ValueError(f"patience is {patience}, expected at least one epoch, or None to go on to the end")
     source, report = Source.of(data), reporter(progress)
     about = {"data": source.size, "batch_size": batch_size, "seed": seed}
-    run = _Training(learner, _path(checkpoint), {**(settings or {}), **about}, batches)
+    run = _Epochs(learner, _path(checkpoint), {**(settings or {}), **about}, batches)
     with _own_random_state(seed, run.last_good):
         generator = Generator().manual_seed(seed)
         started = run.resume(generator, epochs)
@@ -135,6 +225,47 @@ def train(
     it counts as one. With `validation` the weights of the epoch with the best held-out log density are kept. Data,
     checkpoints and random numbers are as in `loop`; the model itself is left alone.
 
+    Parameters
+    ----------
+    model : nn.Module
+        A network; it is left alone.
+    data : (inputs, targets), Dataset, DataLoader or list of batches
+        Training data: inputs and targets.
+    likelihood : Likelihood
+        Of the targets, such as `lapwing.Categorical()`.
+    epochs : int
+        Passes over the data.
+    batch_size : int
+        Data in each batch.
+    optimiser : callable, optional
+        Makes a torch optimiser of a list of tensors, such as `adam(1e-2)`.
+    schedule : callable, optional
+        From the share of the training done to a factor of the learning rate.
+    prior_precision : float
+        Precision of a Gaussian prior on the weights: weight decay times the number of data.
+    validation : (inputs, targets), Dataset, DataLoader or list of batches, optional
+        Validation data.
+    seed : int
+        Of the order of the data and of all draws.
+    checkpoint : path, optional
+        File to keep the training in, and to go on from.
+    progress : bool or callable, optional
+        Whether to show progress, or what is told of it. On a terminal only if left out.
+
+    Returns
+    -------
+    nn.Module
+        A trained copy in eval mode.
+
+    Raises
+    ------
+    ValueError
+        If `prior_precision` is negative, or the network has nothing to train.
+    Diverged
+        If a loss or a weight becomes NaN or infinite.
+
+    Examples
+    --------
     >>> from lapwing.bayes.likelihoods import Gaussian
     >>> x = torch.linspace(-1, 1, 40)[:, None]
     >>> trained = train(nn.Linear(1, 1), (x, 2 * x + 1), Gaussian(), epochs=200, optimiser=adam(0.05), progress=False)
@@ -174,6 +305,31 @@ def objective(model: nn.Module, likelihood: Likelihood, names: Sequence[str], de
     """−log p of a batch per datum plus decay / 2 · Σ w² over the named weights, as a loss for `Descent`.
 
     With decay = prior precision / number of data its minimum is the mode of the posterior.
+
+    Parameters
+    ----------
+    model : nn.Module
+        A network; it is left alone.
+    likelihood : Likelihood
+        Of the targets, such as `lapwing.Categorical()`.
+    names : sequence of str
+        Weights that decay.
+    decay : float
+        Prior precision over the number of data.
+
+    Returns
+    -------
+    callable
+        A loss for `Descent`.
+
+    Examples
+    --------
+    >>> from lapwing.bayes.likelihoods import Gaussian
+    >>> network, x = nn.Linear(1, 1), torch.tensor([[0.0], [1.0]])
+    >>> loss = objective(network, Gaussian(1.0), ["weight"], decay=0.1)
+    >>> zero = {"weight": torch.zeros(1, 1), "bias": torch.zeros(1)}
+    >>> round(float(loss(zero, x, x, Generator())), 4)  # ½ log 2π + ¼, since one of two errors is 1
+    1.1689
     """
 
     def loss(weights: Weights, inputs: Sample, targets: Targets, generator: Generator) -> Tensor:
@@ -189,7 +345,23 @@ def objective(model: nn.Module, likelihood: Likelihood, names: Sequence[str], de
 
 
 def adam(learning_rate: float = 1e-3) -> Optimiser:
-    """Adam with this learning rate, for `optimiser=`."""
+    """Adam with this learning rate, for `optimiser=`.
+
+    Parameters
+    ----------
+    learning_rate : float
+        Of the optimiser.
+
+    Returns
+    -------
+    callable
+        Makes the optimiser of a list of tensors.
+
+    Examples
+    --------
+    >>> type(adam(0.1)([torch.zeros(2, requires_grad=True)])).__name__
+    'Adam'
+    """
     return lambda weights: torch.optim.Adam(weights, lr=learning_rate, fused=True)
 
 
@@ -199,6 +371,33 @@ def log_prob(
     """log p(targets | outputs), summed over the data; a Gaussian without a noise has `noise_std`, or unit noise.
 
     Outputs of shape (n, 1) and targets of shape (n,) belong together; nothing else is broadcast.
+
+    Parameters
+    ----------
+    likelihood : Likelihood
+        Of the targets, such as `lapwing.Categorical()`.
+    outputs : Tensor
+        What the network returned for a batch.
+    targets : Tensor
+        Of that batch.
+    noise_std : Tensor, optional
+        Noise of a Gaussian without one of its own.
+
+    Returns
+    -------
+    Tensor
+        One number.
+
+    Raises
+    ------
+    ValueError
+        If outputs and targets do not fit.
+
+    Examples
+    --------
+    >>> from lapwing.bayes.likelihoods import Bernoulli
+    >>> round(float(log_prob(Bernoulli(), torch.zeros(2, 1), torch.tensor([0.0, 1.0]))), 4)  # 2 log ½
+    -1.3863
     """
     known, weights = targets if isinstance(targets, Counted) else (targets, None)
     return likelihood.log_prob_of_batch(outputs, known, noise_std, weights)
@@ -207,7 +406,29 @@ def log_prob(
 @final
 @dataclass(eq=False)
 class Descent:
-    """Gradient descent on a loss of a batch, a function of weights by name; it works on copies."""
+    """Gradient descent on a loss of a batch, a function of weights by name; it works on copies.
+
+    Parameters
+    ----------
+    loss : callable
+        From weights by name, inputs, targets and a generator to a loss.
+    start : dict of Tensor
+        Weights to start from, by name.
+    optimiser : callable, optional
+        Makes a torch optimiser of a list of tensors, such as `adam(1e-2)`.
+    schedule : callable, optional
+        From the share of the training done to a factor of the learning rate.
+    kept : dict of Tensor
+        Further tensors for the loss, which may write to them, as batch norm does.
+
+    Examples
+    --------
+    >>> descent = Descent(lambda w, x, y, _: (w["a"] * x - y).square().mean(), {"a": torch.zeros(1)}, adam(0.1))
+    >>> descent.step(torch.ones(3), 2 * torch.ones(3), Generator(), done=0.0)
+    4.0
+    >>> round(float(descent.weights()["a"]), 4)
+    0.1
+    """
 
     loss: Loss
     start: Weights
@@ -250,7 +471,7 @@ class Descent:
 
 
 @dataclass(eq=False)
-class _Training:
+class _Epochs:
     """The state of one run of the loop."""
 
     learner: Learner

@@ -68,6 +68,49 @@ def members(
     one for all or one for each; with `validation` each keeps the weights of its own best epoch. `checkpoint` is a
     folder, from which a later call goes on to the same networks. One that diverges ends the training of all.
 
+    Parameters
+    ----------
+    make : callable
+        From a seed to a network that is not yet trained.
+    data : (inputs, targets), Dataset, DataLoader or list of batches
+        Training data: inputs and targets.
+    likelihood : Likelihood
+        Of the targets, such as `lapwing.Categorical()`.
+    count : int
+        Number of networks.
+    epochs : int
+        Passes over the data.
+    batch_size : int
+        Data in each batch.
+    optimiser : callable, optional
+        Makes a torch optimiser of a list of tensors, such as `adam(1e-2)`.
+    schedule : callable, optional
+        From the share of the training done to a factor of the learning rate.
+    prior_precision : float or sequence of float
+        Precision of a Gaussian prior on the weights, one for all or one for each.
+    validation : (inputs, targets), Dataset, DataLoader or list of batches, optional
+        Validation data.
+    seed : int
+        Of the order of the data and of all draws.
+    checkpoint : path, optional
+        Folder to keep the training in, and to go on from.
+    progress : bool or callable, optional
+        Whether to show progress, or what is told of it. On a terminal only if left out.
+
+    Returns
+    -------
+    list of nn.Module
+        The trained networks in eval mode.
+
+    Raises
+    ------
+    ValueError
+        If `count` is below one, or precisions are negative or of another number.
+    Diverged
+        If a loss or a weight becomes NaN or infinite.
+
+    Examples
+    --------
     >>> from lapwing.bayes.likelihoods import Gaussian
     >>> x = torch.linspace(-1, 1, 20)[:, None]
     >>> found = members(lambda seed: nn.Linear(1, 1), (x, 2 * x), Gaussian(0.1), 3, epochs=2, progress=False)

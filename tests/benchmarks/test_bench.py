@@ -146,7 +146,7 @@ class TestRunning:
 
     def test_several_processes_and_one_that_dies(self, tmp_path):
         """A process that dies takes its own cell with it and no other."""
-        cells = [Cell("made-up", "one", method, seed) for seed in (0, 1) for method in ("map", "dies", "slow")]
+        cells = [Cell("made-up", "one", method, 0) for method in ("dies", "map", "slow")]
         found = {one.cell: one for one in run_all(quick, cells, tmp_path, processes=2)}
         assert found.keys() == set(cells)
         for cell, one in found.items():

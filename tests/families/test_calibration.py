@@ -43,7 +43,7 @@ class TestTemperature:
         models = [mlp(outputs=4, seed=seed) for seed in range(3)]
         x, y = classes()
         base = ensemble.of(models, (x, y), Categorical())
-        found = temperature.Scaled(base, 2.5).predict(x)
+        found = temperature.TemperatureScaled(base, 2.5).predict(x)
         expected = torch.stack([(model(x) / 2.5).softmax(1) for model in models]).mean(0)
         assert torch.allclose(found.probs, expected)
         scores = torch.stack([model(x) / 2.5 for model in models])
@@ -71,8 +71,7 @@ class TestTemperature:
 
 
 class TestConformal:
-    @pytest.mark.parametrize("score", ["scaled", "absolute"])
-    @pytest.mark.parametrize("level", [0.5, 0.9])
+    @pytest.mark.parametrize(("score", "level"), [("scaled", 0.5), ("absolute", 0.9)])
     def test_intervals_cover_as_they_promise(self, score, level):
         """Over fresh calibration sets the mean coverage of a continuous score is ⌈(n + 1) level⌉ / (n + 1) exactly."""
         n, repeats = 19, 2000

@@ -37,12 +37,12 @@ class TestSamplers:
     @pytest.mark.parametrize("method", [mcmc.HMC(), mcmc.HMC(path=0.4, acceptance=0.6), mcmc.Langevin()])
     def test_many_chains_have_the_moments_of_a_gaussian(self, method):
         start = 3 * normals(3000, 4, seed=1)
-        chain = method.run(gaussian, start, warmup=120, draws=1, generator=torch.Generator().manual_seed(2), thin=20)
+        chain = method.run(gaussian, start, mcmc.Length(120, 1, thin=20), torch.Generator().manual_seed(2))
         check_gaussian(chain.positions[:, -1], CENTRE, torch.linalg.inv(PRECISION))
 
     def test_a_long_path_forgets_where_it_started(self):
         chain = mcmc.HMC().run(
-            gaussian, normals(4, 4, seed=1), warmup=1000, draws=1000, generator=torch.Generator().manual_seed(2)
+            gaussian, normals(4, 4, seed=1), mcmc.Length(1000, 1000), torch.Generator().manual_seed(2)
         )
         assert (mcmc.ess(chain.positions) > 1500).all()
         assert (mcmc.r_hat(chain.positions) < 1.01).all()
@@ -62,7 +62,7 @@ class TestSamplers:
             squares.append(gradient.square().mean(0))
             return value, gradient
 
-        chain = method.run(watched, normals(chains, 4, seed=1), warmup=200, draws=1, generator=generator, thin=60)
+        chain = method.run(watched, normals(chains, 4, seed=1), mcmc.Length(200, 1, thin=60), generator)
         metric = torch.ones(4).double()
         if preconditioned:
             average = torch.zeros(4).double()
@@ -83,7 +83,7 @@ class TestSamplers:
 
         method = mcmc.SGLD(step, preconditioned=True, batch_size=None)
         chain = method.run(
-            linear, torch.zeros(500, 3).double(), warmup=7, draws=draws, generator=torch.Generator().manual_seed(4)
+            linear, torch.zeros(500, 3).double(), mcmc.Length(7, draws), torch.Generator().manual_seed(4)
         )
         steps = chain.positions.diff(dim=1)
         variance = steps.var(dim=(0, 1))
@@ -99,19 +99,19 @@ class TestSamplers:
             return value, gradient + spread * torch.randn(at.shape, generator=generator, dtype=torch.float64)
 
         start = normals(600, 4, seed=1)
-        found = mcmc.SGLD(0.02).run(noisy, start, warmup=2, draws=1, generator=torch.Generator().manual_seed(2))
+        found = mcmc.SGLD(0.02).run(noisy, start, mcmc.Length(2, 1), torch.Generator().manual_seed(2))
         terms = 0.02 * spread.square() / 4
         error = float(
             (2 / 15 * terms.square().sum() / 600).sqrt() / 4
         )  # of a mean of 4 variances, 600 chains, 16 draws
         assert abs(found.diagnostics["batch_noise"] - float(terms.mean())) <= 5 * error
-        exact = mcmc.SGLD(0.02).run(gaussian, start, warmup=2, draws=1, generator=torch.Generator().manual_seed(2))
+        exact = mcmc.SGLD(0.02).run(gaussian, start, mcmc.Length(2, 1), torch.Generator().manual_seed(2))
         assert exact.diagnostics["batch_noise"] == 0
 
     def test_a_step_that_is_too_large_is_said(self):
         with pytest.raises(ValueError, match="SGLD diverged at step"):
             mcmc.SGLD(50.0, batch_size=None).run(
-                gaussian, normals(2, 4), warmup=1, draws=500, generator=torch.Generator().manual_seed(0)
+                gaussian, normals(2, 4), mcmc.Length(1, 500), torch.Generator().manual_seed(0)
             )
 
     def test_dual_averaging_finds_the_acceptance(self):
@@ -135,8 +135,7 @@ class TestSamplers:
             return -scaled.square().sum(1) / 2, -scaled / width
 
         start = torch.tensor([[-1000.0], [1000.0]]).double().expand(2, 3)
-        plan = {"warmup": 200, "draws": 4, "generator": torch.Generator().manual_seed(0)}
-        found = mcmc.HMC(max_steps=20).run(modes, start, **plan)
+        found = mcmc.HMC(max_steps=20).run(modes, start, mcmc.Length(200, 4), torch.Generator().manual_seed(0))
         assert (found.positions[0] < 0).all()
         assert (found.positions[1] > 0).all()
         # with a metric of the width of both modes a step of one is a thousand too long
@@ -144,9 +143,7 @@ class TestSamplers:
 
     def test_infinite_densities_are_refused_at_the_start(self):
         with pytest.raises(ValueError, match="not finite where the chains start"):
-            mcmc.HMC().run(
-                lambda at: (at.sum(1) * math.nan, at), normals(2, 3), warmup=0, draws=4, generator=torch.Generator()
-            )
+            mcmc.HMC().run(lambda at: (at.sum(1) * math.nan, at), normals(2, 3), mcmc.Length(0, 4), torch.Generator())
 
 
 class TestDiagnostics:

@@ -5,11 +5,12 @@ import torch
 
 botorch = pytest.importorskip("botorch", reason="BoTorch is not installed: `make integrations` does it")
 
-from botorch.acquisition import PathwiseThompsonSampling, qKnowledgeGradient, qLogExpectedImprovement  # noqa: E402
+from botorch.acquisition import qKnowledgeGradient, qLogExpectedImprovement  # noqa: E402
 from botorch.acquisition.objective import ScalarizedPosteriorTransform  # noqa: E402
-from botorch.models.model_list_gp_regression import ModelListGP  # noqa: E402, F401
+from botorch.acquisition.thompson_sampling import PathwiseThompsonSampling  # noqa: E402
 from botorch.optim import optimize_acqf  # noqa: E402
 from botorch.sampling.normal import SobolQMCNormalSampler  # noqa: E402
+from botorch.sampling.pathwise.posterior_samplers import get_matheron_path_model  # noqa: E402
 from botorch.utils.datasets import SupervisedDataset  # noqa: E402
 
 import lapwing as lw  # noqa: E402
@@ -28,7 +29,9 @@ def dense(surrogate, x):
     process = surrogate.process
     means, features = process.mean(x).flatten(1), process.features(x).flatten(1, 2)
     centre = means.mean(0)
-    covariance = sum(one @ one.mT + torch.outer(mean - centre, mean - centre) for mean, one in zip(means, features))
+    covariance = sum(
+        one @ one.mT + torch.outer(mean - centre, mean - centre) for mean, one in zip(means, features, strict=True)
+    )
     return centre, covariance / process.members
 
 
@@ -148,7 +151,9 @@ class TestAcquisition:
         improvement = qLogExpectedImprovement(
             surrogate, best_f=12.0, sampler=SobolQMCNormalSampler(torch.Size([32]), seed=0)
         )
-        candidates, value = optimize_acqf(improvement, BOUNDS, q=2, num_restarts=2, raw_samples=16)
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            candidates, value = optimize_acqf(improvement, BOUNDS, q=2, num_restarts=2, raw_samples=16)
         assert candidates.shape == (2, D)
         assert float(value) >= float(improvement(torch.zeros(2, D).double()))
 
@@ -160,9 +165,24 @@ class TestAcquisition:
             candidates, _ = optimize_acqf(sampling, BOUNDS, q=1, num_restarts=2, raw_samples=16)
         assert candidates.shape == (1, D)
 
+    @pytest.mark.parametrize("name", list(MAKERS))
+    def test_paths_are_functions_in_botorchs_shapes(self, name):
+        surrogate = Surrogate(MAKERS[name]())
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            paths = get_matheron_path_model(surrogate, torch.Size([5]))
+        c, x = surrogate.num_outputs, points(4)
+        assert paths(x).shape == (5, 4, c)
+        each = points(2, 5, 1, seed=3)
+        found = paths(each)
+        assert found.shape == (2, 5, 1, c)
+        torch.testing.assert_close(found[1, 3, 0], paths(each[1, 3])[3, 0])
+
     def test_knowledge_gradient_looks_ahead(self):
         surrogate = Surrogate(estimator(11))
-        gradient = qKnowledgeGradient(surrogate, num_fantasies=4)
+        gradient = qKnowledgeGradient(
+            surrogate, sampler=SobolQMCNormalSampler(torch.Size([4]), seed=0), num_fantasies=4
+        )
         x = points(1, 1 + 4, seed=8).requires_grad_()
         (slope,) = torch.autograd.grad(gradient(x).sum(), x)
         assert bool(slope.isfinite().all())

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lapwing.linalg import krylov
 from lapwing.linalg.operators import Dense
-from lapwing.linalg.solvers import CG, Cholesky, Deflation, NotConverged, NotPositive, Nystrom
+from lapwing.linalg.solvers import Cholesky, ConjugateGradients, Deflation, NotConverged, NotPositive, Nystrom
 
 EPS = torch.finfo(torch.float64).eps
 SEEDS = st.integers(0, 2**31)
@@ -61,7 +61,7 @@ def check_residuals(matrix: Tensor, b: Tensor, solve, rtol: float) -> None:
 @given(systems())
 def test_conjugate_gradients_tell_the_true_residual(system: tuple[Tensor, Tensor, float]) -> None:
     matrix, b, rtol = system
-    check_residuals(matrix, b, CG(rtol=rtol, max_steps=200).solve, rtol)
+    check_residuals(matrix, b, ConjugateGradients(rtol=rtol, max_steps=200).solve, rtol)
 
 
 @settings(max_examples=80, deadline=None)
@@ -90,14 +90,18 @@ def test_a_preconditioner_of_any_rank_changes_the_steps_and_not_the_answer(syste
         Nystrom.of(Dense(matrix), rank=rank, shift=alpha, generator=torch.Generator().manual_seed(seed)),
         Deflation(vectors[:, n - rank :], values[n - rank :].clamp_min(0), alpha),
     ):
-        found = CG(rtol=1e-9, max_steps=1000, preconditioner=preconditioner).solve(Dense(whole), b).checked()
+        found = (
+            ConjugateGradients(rtol=1e-9, max_steps=1000, preconditioner=preconditioner)
+            .solve(Dense(whole), b)
+            .checked()
+        )
         # ‖x − x⋆‖ ≤ ‖r‖ / λ_min, and the expectation has an error of its own
         error = (1e-9 + 10 * n * EPS * sharpest) * b.norm(dim=0) / alpha
         assert ((found - expected).norm(dim=0) <= error).all()
 
 
 @st.composite
-def regressions(draw: st.DrawFn) -> tuple[Tensor, krylov.Block, float, float]:
+def regressions(draw: st.DrawFn) -> tuple[Tensor, krylov.StartBlock, float, float]:
     """Features of any rank, tall or wide, with noise and targets, and two precisions."""
     n, d, seed = draw(st.integers(1, 14)), draw(st.integers(1, 14)), draw(SEEDS)
     rank = draw(st.integers(0, min(n, d)))
@@ -105,7 +109,7 @@ def regressions(draw: st.DrawFn) -> tuple[Tensor, krylov.Block, float, float]:
     values = torch.logspace(0, -decades, max(rank, 1), dtype=torch.float64)[:rank]
     features = normal(n, rank, seed=seed) * values @ normal(rank, d, seed=seed + 1)
     draws, targets = draw(st.integers(1, 4)), draw(st.sampled_from([None, 1, 2]))
-    block = krylov.Block(
+    block = krylov.StartBlock(
         normal(d, draws, seed=seed + 2), normal(n, draws, seed=seed + 3),
         None if targets is None else normal(n, targets, seed=seed + 4),
     )  # fmt: skip

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lapwing.linalg.operators import BatchSum, Dense, Diagonal, LinearOperator
-from lapwing.linalg.solvers import CG, Cholesky, Deflation, NotConverged, Nystrom
+from lapwing.linalg.solvers import Cholesky, ConjugateGradients, Deflation, NotConverged, Nystrom
 from lapwing.runtime import memory
 
 N, RANK, COLUMNS, SHIFT = 37, 9, 4, 0.05
@@ -30,9 +30,9 @@ B = torch.cat([normal(N, COLUMNS - 1, seed=2), torch.zeros(N, 1).double()], dim=
 NYSTROM = Nystrom.of(Dense(PSD), rank=RANK, shift=SHIFT, generator=torch.Generator().manual_seed(3))
 DEFLATION = Deflation(VECTORS[:, :RANK], SPECTRUM[:RANK], SHIFT)
 SOLVERS = {
-    "cg": CG(rtol=1e-9),
-    "cg, Nyström": CG(rtol=1e-9, preconditioner=NYSTROM),
-    "cg, deflation": CG(rtol=1e-9, preconditioner=DEFLATION),
+    "cg": ConjugateGradients(rtol=1e-9),
+    "cg, Nyström": ConjugateGradients(rtol=1e-9, preconditioner=NYSTROM),
+    "cg, deflation": ConjugateGradients(rtol=1e-9, preconditioner=DEFLATION),
     "cholesky": Cholesky(rtol=1e-9),
 }
 
@@ -96,7 +96,7 @@ def test_the_order_of_the_columns_is_irrelevant(solver):
 
 
 def test_one_unknown_and_no_columns(solver):
-    if isinstance(solver, CG):
+    if isinstance(solver, ConjugateGradients):
         solver = replace(solver, preconditioner=None)
     one = solver.solve(Dense(torch.tensor([[4.0]]).double()), torch.tensor([[2.0]]).double())
     assert one.checked().item() == pytest.approx(0.5, rel=1e-15)
@@ -105,16 +105,16 @@ def test_one_unknown_and_no_columns(solver):
 
 
 def test_a_perfect_preconditioner_solves_in_one_step():
-    exact = CG(rtol=1e-9, preconditioner=Inverse(SYSTEM)).solve(Dense(SYSTEM), B)
+    exact = ConjugateGradients(rtol=1e-9, preconditioner=Inverse(SYSTEM)).solve(Dense(SYSTEM), B)
     assert exact.checked().shape == B.shape
     assert exact.steps == 1
-    assert CG(rtol=1e-9).solve(Dense(SYSTEM), B).steps > 10
+    assert ConjugateGradients(rtol=1e-9).solve(Dense(SYSTEM), B).steps > 10
 
 
 def test_complete_subspaces_are_perfect_preconditioners():
     full = Nystrom.of(Dense(PSD), rank=N, shift=SHIFT, generator=torch.Generator().manual_seed(4))
     for preconditioner in (full, Deflation(VECTORS, SPECTRUM, SHIFT)):
-        solution = CG(rtol=1e-9, preconditioner=preconditioner).solve(Dense(SYSTEM), B)
+        solution = ConjugateGradients(rtol=1e-9, preconditioner=preconditioner).solve(Dense(SYSTEM), B)
         assert solution.checked().shape == B.shape
         assert solution.steps == 1
 
@@ -130,20 +130,20 @@ def test_the_error_obeys_the_chebyshev_bound():
         return (x * (matrix @ x)).sum(0).sqrt()
 
     for steps in (1, 2, 5, 10, 20, 30):
-        solution = CG(rtol=1e-14, max_steps=steps).solve(Dense(matrix), B[:, :3])
+        solution = ConjugateGradients(rtol=1e-14, max_steps=steps).solve(Dense(matrix), B[:, :3])
         assert solution.steps == steps
         assert (energy(solution.x - truth) <= 2 * rate**steps * energy(truth)).all()
 
 
 def test_as_many_steps_as_distinct_eigenvalues_suffice():
     matrix, _ = with_spectrum(torch.tensor([1.0, 3.0, 10.0]).double()[torch.arange(N) % 3])
-    assert CG(rtol=1e-11).solve(Dense(matrix), B).steps == 3
+    assert ConjugateGradients(rtol=1e-11).solve(Dense(matrix), B).steps == 3
 
 
 def test_converged_columns_leave_the_products():
     operator = Counting(SYSTEM, [])
     easy_and_hard = torch.stack([VECTORS[:, 0], torch.zeros(N).double(), normal(N, seed=5)], dim=1)
-    solution = CG(rtol=1e-9).solve(operator, easy_and_hard)
+    solution = ConjugateGradients(rtol=1e-9).solve(operator, easy_and_hard)
     assert solution.checked().shape == (N, 3)
     assert operator.widths == [2] + (solution.steps - 1) * [1] + [2]  # the zero column is in none
     assert solution.passes == len(operator.widths)
@@ -151,27 +151,29 @@ def test_converged_columns_leave_the_products():
 
 def test_a_good_start_saves_steps_and_a_perfect_one_needs_none():
     truth = torch.linalg.solve(SYSTEM, B)
-    assert CG(rtol=1e-9).solve(Dense(SYSTEM), B, start=truth).steps == 0
-    far = CG(rtol=1e-9).solve(Dense(SYSTEM), B)
-    near = CG(rtol=1e-9).solve(Dense(SYSTEM), B, start=truth + 1e-8 * normal(N, COLUMNS, seed=6))
+    assert ConjugateGradients(rtol=1e-9).solve(Dense(SYSTEM), B, start=truth).steps == 0
+    far = ConjugateGradients(rtol=1e-9).solve(Dense(SYSTEM), B)
+    near = ConjugateGradients(rtol=1e-9).solve(Dense(SYSTEM), B, start=truth + 1e-8 * normal(N, COLUMNS, seed=6))
     assert 0 < near.steps < far.steps
     start = normal(N, COLUMNS, seed=7)
     kept = start.clone()
-    assert (CG().solve(Dense(SYSTEM), B, start=start).checked()[:, -1] == 0).all()  # a zero column has solution zero
+    assert (
+        ConjugateGradients().solve(Dense(SYSTEM), B, start=start).checked()[:, -1] == 0
+    ).all()  # a zero column has solution zero
     assert torch.equal(start, kept)
 
 
 def test_a_recurrence_that_drifted_is_restarted_from_the_truth():
     # a start of size 1e9 leaves round-off of about 1e9 eps λ_max = 2e-5 in the recurrence
     operator = Counting(SYSTEM, [])
-    solution = CG(rtol=1e-10).solve(operator, B, start=1e9 * normal(N, COLUMNS, seed=8))
+    solution = ConjugateGradients(rtol=1e-10).solve(operator, B, start=1e9 * normal(N, COLUMNS, seed=8))
     assert solution.checked().shape == B.shape
     assert solution.passes > solution.steps + 2  # checked at the start, after the first descent, and again
     assert solution.passes == len(operator.widths)
 
 
 def test_a_tolerance_below_round_off_is_reported_and_does_not_loop():
-    solution = CG(rtol=1e-19, max_steps=10_000).solve(Dense(SYSTEM), B)
+    solution = ConjugateGradients(rtol=1e-19, max_steps=10_000).solve(Dense(SYSTEM), B)
     assert not solution.converged
     assert solution.steps < 1000
     # at best eps ‖A‖ ‖x‖ / ‖b‖ ≤ eps κ
@@ -179,7 +181,7 @@ def test_a_tolerance_below_round_off_is_reported_and_does_not_loop():
 
 
 def test_too_few_steps_raise_with_the_numbers():
-    solution = CG(rtol=1e-9, max_steps=5).solve(Dense(SYSTEM), B)
+    solution = ConjugateGradients(rtol=1e-9, max_steps=5).solve(Dense(SYSTEM), B)
     assert not solution.converged
     assert solution.steps == 5
     true = (B - SYSTEM @ solution.x)[:, :-1].norm(dim=0) / B[:, :-1].norm(dim=0)
@@ -191,14 +193,18 @@ def test_too_few_steps_raise_with_the_numbers():
 
 def test_columns_of_any_size_are_solved():
     scales = torch.tensor([1e-250, 1.0, 1e250], dtype=torch.float64)
-    solution = CG(rtol=1e-9).solve(Dense(SYSTEM), B[:, :3] * scales)
+    solution = ConjugateGradients(rtol=1e-9).solve(Dense(SYSTEM), B[:, :3] * scales)
     torch.testing.assert_close(
         solution.checked() / scales, torch.linalg.solve(SYSTEM, B[:, :3]), rtol=0, atol=1e-9 * 10 / SHIFT
     )
 
 
 def test_single_precision_is_kept():
-    for solver in (CG(rtol=1e-3), CG(rtol=1e-3, preconditioner=_single(NYSTROM)), Cholesky(rtol=1e-3)):
+    for solver in (
+        ConjugateGradients(rtol=1e-3),
+        ConjugateGradients(rtol=1e-3, preconditioner=_single(NYSTROM)),
+        Cholesky(rtol=1e-3),
+    ):
         x = solver.solve(Dense(SYSTEM.float()), B.float()).checked()
         assert x.dtype == torch.float32
         # half of it for the residual, half for the round-off in SYSTEM and its products
@@ -218,7 +224,7 @@ def test_the_solution_does_not_depend_on_how_the_data_are_batched():
         gram = BatchSum(lambda batch: Dense(batch).T @ Dense(batch), batches, (N, N), rows)
         return gram + Diagonal(torch.ones(N).double())
 
-    one, many = (CG(rtol=1e-12).solve(system(size), B).checked() for size in (61, 7))
+    one, many = (ConjugateGradients(rtol=1e-12).solve(system(size), B).checked() for size in (61, 7))
     # residuals of 1e-12 ‖b‖ each, and λ_min ≥ 1
     torch.testing.assert_close(one, many, rtol=0, atol=2e-12 * float(B.norm(dim=0).max()))
 
@@ -226,36 +232,36 @@ def test_the_solution_does_not_depend_on_how_the_data_are_batched():
 @pytest.mark.parametrize("matrix", [SYSTEM - 60 * torch.eye(N).double(), -SYSTEM, torch.zeros(N, N).double()])
 def test_an_indefinite_operator_is_refused(matrix):
     with pytest.raises(ValueError, match=r"Dense of shape \(37, 37\) is not positive definite"):
-        CG(rtol=1e-9).solve(Dense(matrix), B)
+        ConjugateGradients(rtol=1e-9).solve(Dense(matrix), B)
     with pytest.raises(ValueError, match="not positive definite"):
         Cholesky().solve(Dense(matrix), B)
 
 
 def test_an_indefinite_preconditioner_is_refused():
     with pytest.raises(ValueError, match="the preconditioner is not positive definite"):
-        CG(preconditioner=Inverse(-SYSTEM)).solve(Dense(SYSTEM), B)
+        ConjugateGradients(preconditioner=Inverse(-SYSTEM)).solve(Dense(SYSTEM), B)
 
 
 def test_values_that_are_not_numbers_are_reported():
     broken = SYSTEM.clone()
     broken[3, 4] = torch.nan
     with pytest.raises(FloatingPointError, match=r"Dense of shape .* not a number in 3 of 3 columns at step 1"):
-        CG().solve(Dense(broken), B)
+        ConjugateGradients().solve(Dense(broken), B)
     with pytest.raises(FloatingPointError, match="not a number in 4 of 4 columns at step 0"):
-        CG().solve(Dense(broken), B, start=B + 1)
+        ConjugateGradients().solve(Dense(broken), B, start=B + 1)
     with pytest.raises(ValueError, match="b holds values that are infinite or not a number"):
-        CG().solve(Dense(SYSTEM), B + torch.inf)
+        ConjugateGradients().solve(Dense(SYSTEM), B + torch.inf)
 
 
 def test_wrong_arguments_are_refused():
-    for solver in (CG(), Cholesky()):
+    for solver in (ConjugateGradients(), Cholesky()):
         for operator, b in ((Dense(normal(5, 7)), normal(5, 2)), (Dense(SYSTEM), B[:-1]), (Dense(SYSTEM), B[:, 0])):
             with pytest.raises(ValueError, match="expected a square operator and a matrix with as many rows"):
                 solver.solve(operator, b)
     with pytest.raises(ValueError, match=r"start has shape \(37, 3\), expected that of b, \(37, 4\)"):
-        CG().solve(Dense(SYSTEM), B, start=B[:, :3])
+        ConjugateGradients().solve(Dense(SYSTEM), B, start=B[:, :3])
     with pytest.raises(ValueError, match="expected rtol > 0"):
-        CG(rtol=0.0)
+        ConjugateGradients(rtol=0.0)
 
 
 def test_a_dense_factor_that_does_not_fit_is_refused(monkeypatch):
@@ -286,13 +292,13 @@ def test_nystrom_approximates_from_below_and_conditions_as_the_theory_says():
 
 
 def test_preconditioners_save_steps_and_serve_another_shift():
-    plain = CG(rtol=1e-9).solve(Dense(SYSTEM), B).steps
+    plain = ConjugateGradients(rtol=1e-9).solve(Dense(SYSTEM), B).steps
     for preconditioner in (NYSTROM, DEFLATION):
-        assert CG(rtol=1e-9, preconditioner=preconditioner).solve(Dense(SYSTEM), B).steps < plain
+        assert ConjugateGradients(rtol=1e-9, preconditioner=preconditioner).solve(Dense(SYSTEM), B).steps < plain
     other = PSD + 0.5 * torch.eye(N).double()
-    moved = CG(rtol=1e-9, preconditioner=replace(NYSTROM, shift=0.5)).solve(Dense(other), B)
+    moved = ConjugateGradients(rtol=1e-9, preconditioner=replace(NYSTROM, shift=0.5)).solve(Dense(other), B)
     assert moved.checked().shape == B.shape
-    assert moved.steps < CG(rtol=1e-9).solve(Dense(other), B).steps
+    assert moved.steps < ConjugateGradients(rtol=1e-9).solve(Dense(other), B).steps
 
 
 def test_nystrom_is_exact_on_low_rank_and_on_nothing():

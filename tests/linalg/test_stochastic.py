@@ -8,12 +8,12 @@ from torch import Generator, Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lapwing.linalg.operators import BlockDiagonal, Dense, Diagonal, LinearOperator, LowRank, as_operator
-from lapwing.linalg.solvers import CG, NotConverged
+from lapwing.linalg.solvers import ConjugateGradients, NotConverged
 from lapwing.linalg.stochastic import (
-    SGD,
     DualDescent,
     Minibatches,
     Objective,
+    StochasticGradients,
     best_fraction,
     gradient_moments,
     gradient_variances,
@@ -255,7 +255,7 @@ def test_low_variance_beats_a_batch_four_times_as_large():
     problem = objective(Dense(features), precision_for(features, 175.0), columns=8)
 
     def error(fraction: float, batch_size: int, reshuffled: bool = False) -> float:
-        solver = SGD(batch_size=batch_size, steps=3000, averaging=0.01, reshuffled=reshuffled)
+        solver = StochasticGradients(batch_size=batch_size, steps=3000, averaging=0.01, reshuffled=reshuffled)
         solution = solver.solve(replace(problem, fraction=fraction), generator=seeded(0))
         return energy_error(features, problem, solution.x)
 
@@ -270,7 +270,9 @@ def test_low_variance_beats_a_batch_four_times_as_large():
 
 def test_with_all_rows_in_one_batch_it_is_nesterovs_method():
     problem, steps, length = objective(Dense(ROWS)), 7, 1e-3
-    solution = SGD(batch_size=N, steps=steps, averaging=0.3, step_length=length).solve(problem, generator=seeded(0))
+    solution = StochasticGradients(batch_size=N, steps=steps, averaging=0.3, step_length=length).solve(
+        problem, generator=seeded(0)
+    )
     z, velocity, average = problem.anchors, 0 * problem.anchors, problem.anchors
     for step in range(steps):
         gradient = problem.gradient(z + 0.9 * velocity)
@@ -284,7 +286,7 @@ def test_with_all_rows_in_one_batch_it_is_nesterovs_method():
 def test_sgd_finds_the_minimiser_of_every_kind_of_features(features, fraction):
     operator, dense = features
     problem = replace(objective(operator, precision=10.0), fraction=fraction)
-    solution = SGD(batch_size=20, steps=800, rtol=0.05).solve(problem, generator=seeded(0))
+    solution = StochasticGradients(batch_size=20, steps=800, rtol=0.05).solve(problem, generator=seeded(0))
     true = (right_side(dense, problem) - hessian(dense, problem) @ solution.checked()).norm(dim=0)
     torch.testing.assert_close(solution.residuals, true / right_side(dense, problem).norm(dim=0), rtol=1e-8, atol=0)
     error = (solution.x - minimiser(dense, problem)).norm(dim=0)
@@ -330,11 +332,11 @@ def test_the_system_is_symmetric_and_definite_and_other_solvers_agree(features):
     torch.testing.assert_close(u.mT @ (system @ v), (v.mT @ (system @ u)).mT, rtol=0, atol=1e-10)
     assert ((u * (system @ u)).sum(0) >= problem.precision * u.square().sum(0) * (1 - 1e-12)).all()
     torch.testing.assert_close(
-        CG(rtol=1e-12).solve(system, right).checked(), minimiser(dense, problem), rtol=0, atol=1e-9
+        ConjugateGradients(rtol=1e-12).solve(system, right).checked(), minimiser(dense, problem), rtol=0, atol=1e-9
     )
 
 
-@pytest.mark.parametrize("solver", [SGD(batch_size=8, steps=300), DualDescent(batch_size=8, steps=300)])
+@pytest.mark.parametrize("solver", [StochasticGradients(batch_size=8, steps=300), DualDescent(batch_size=8, steps=300)])
 def test_a_solve_repeats_and_writes_to_nothing(solver):
     problem = objective(Dense(ROWS))
     before = [x.clone() for x in (ROWS, problem.targets, problem.anchors)]
@@ -346,7 +348,7 @@ def test_a_solve_repeats_and_writes_to_nothing(solver):
 
 def test_steps_too_long_are_noticed_and_said():
     problem = objective(Dense(ROWS))
-    for solver in (SGD(batch_size=9, step_length=1.0), DualDescent(batch_size=9, step_length=10.0)):
+    for solver in (StochasticGradients(batch_size=9, step_length=1.0), DualDescent(batch_size=9, step_length=10.0)):
         solution = solver.solve(problem, generator=seeded(0))
         assert not solution.converged
         assert solution.steps < solver.steps
@@ -355,12 +357,12 @@ def test_steps_too_long_are_noticed_and_said():
 
 
 def test_too_few_steps_are_said():
-    solution = SGD(batch_size=9, steps=3).solve(objective(Dense(ROWS)), generator=seeded(0))
+    solution = StochasticGradients(batch_size=9, steps=3).solve(objective(Dense(ROWS)), generator=seeded(0))
     with pytest.raises(NotConverged, match=r"in 3 steps.*allow more steps, larger batches"):
         solution.checked()
 
 
-@pytest.mark.parametrize("solver", [SGD, DualDescent])
+@pytest.mark.parametrize("solver", [StochasticGradients, DualDescent])
 @pytest.mark.parametrize("batch_size", [1, 4, 30])
 def test_rows_of_very_different_length_do_not_make_it_diverge(solver, batch_size):
     dense = normal(90, 11, seed=80) * torch.exp(1.5 * normal(90, 1, seed=81))
@@ -373,13 +375,13 @@ def test_rows_of_very_different_length_do_not_make_it_diverge(solver, batch_size
 
 def test_a_start_near_the_end_helps():
     problem = objective(Dense(ROWS))
-    solver = SGD(batch_size=40, steps=60, averaging=0.5)
+    solver = StochasticGradients(batch_size=40, steps=60, averaging=0.5)
     warm = solver.solve(problem, generator=seeded(0), start=minimiser(ROWS, problem) + 1e-3)
     cold = solver.solve(problem, generator=seeded(0))
     assert energy_error(ROWS, problem, warm.x) < energy_error(ROWS, problem, cold.x)
 
 
-@pytest.mark.parametrize("solver", [SGD(batch_size=5, steps=400), DualDescent(batch_size=5, steps=400)])
+@pytest.mark.parametrize("solver", [StochasticGradients(batch_size=5, steps=400), DualDescent(batch_size=5, steps=400)])
 def test_edges(solver):
     single = Objective(Dense(ROWS[:1].float()), torch.ones(1, 1), torch.zeros(D, 1), 3.0)
     solution = solver.solve(single, generator=seeded(0))
@@ -404,7 +406,7 @@ def test_wrong_arguments_are_refused():
     with pytest.raises(ValueError, match="batch_size is 83, expected a number of rows from 1 to 82"):
         gradient_variances(objective(Dense(ROWS)), normal(D, K), 83)
     for settings in ({"batch_size": 0}, {"steps": 0}, {"momentum": 1.0}):
-        for solver in (SGD, DualDescent):
+        for solver in (StochasticGradients, DualDescent):
             with pytest.raises(ValueError, match="expected at least 1, at least 1"):
                 solver(**settings)
 

@@ -125,12 +125,13 @@ def reference(x, y, precision, weights=None, intercept=True) -> Reference:
 
 
 @pytest.mark.parametrize(
-    "check", [pytest.param((estimator, check), id=check.func.__name__) for estimator, check in
+    "check", [pytest.param(check, id=check.func.__name__) for _, check in
               estimator_checks_generator(BayesianLogisticRegression()) if check.func.__name__ not in NOT_OURS]
 )  # fmt: skip
 def test_scikit_learns_own_checks(check):
-    estimator, test = check
-    test(estimator)
+    """Those that compare two fits need the optimum to the last digit, the others do not."""
+    compared = "equivalence" in check.func.__name__
+    check(BayesianLogisticRegression(tol=None if compared else 1e-4))
 
 
 LIKELIHOODS = {

@@ -41,7 +41,7 @@ class SequenceFirst(nn.Module):
 
 
 class Owned(nn.Module):
-    """A parameter of its own, a head used past its module, and a convolution whose output is changed in place."""
+    """A parameter of its own, a head whose weights are used without its module, and a convolution whose output is changed in place."""
 
     def __init__(self):
         super().__init__()

@@ -8,7 +8,7 @@ from lapwing import KFAC, Categorical, EmpiricalFisher, Exact, Gaussian, Hessian
 from lapwing.bayes.linear_model import Observed
 from lapwing.linalg import krylov
 from lapwing.linalg.operators import Dense
-from lapwing.linalg.solvers import CG, Cholesky, Nystrom
+from lapwing.linalg.solvers import Cholesky, ConjugateGradients, Nystrom
 from lapwing.linalg.spectral import decompose
 from lapwing.linalg.truncated import leading
 from lapwing.network.batches import Inputs
@@ -41,7 +41,7 @@ def test_devices_do_not_mix():
 
 def of_krylov(matrix: Tensor) -> list[Tensor]:
     operator, (n, d) = Dense(matrix), matrix.shape
-    block = krylov.Block(normal(d, 2, seed=3).to(matrix), normal(n, 2, seed=4).to(matrix))
+    block = krylov.StartBlock(normal(d, 2, seed=3).to(matrix), normal(n, 2, seed=4).to(matrix))
     space = krylov.grow(operator, block, 2)
     draws, mean = krylov.draws_and_mean(space, alpha=1.0, operator=operator)
     bounds = krylov.variances(space, matrix[:3], alpha=1.0, operator=operator)
@@ -49,7 +49,7 @@ def of_krylov(matrix: Tensor) -> list[Tensor]:
 
 
 SOLVERS = {
-    "conjugate gradients": lambda a: [CG().solve(Dense(a), a[:, :2]).x],
+    "conjugate gradients": lambda a: [ConjugateGradients().solve(Dense(a), a[:, :2]).x],
     "Cholesky": lambda a: [Cholesky().solve(Dense(a), a[:, :2]).x],
     "Nystrom": lambda a: [Nystrom.of(Dense(a), rank=3, shift=0.1, generator=torch.Generator().manual_seed(0)).solve(a)],
     "leading": lambda a: [leading(Dense(a), 2, generator=torch.Generator().manual_seed(0)).values],

@@ -149,7 +149,7 @@ def test_draws_alone_still_predict(tmp_path, monkeypatch):
     for method in (lw.CG(), lw.Krylov(), lw.Exact(), lw.KFAC()):
         posterior = lw.fit(model, train, likelihood, method=method)
         with monkeypatch.context() as small:
-            for module in ("packing", "exact", "krylov", "structured"):
+            for module in ("packing", "exact", "krylov", "structured_fits"):
                 small.setattr(f"lapwing.bayes.methods.{module}.LARGEST", 0)
             again = load(posterior.save(tmp_path / "p"), model)
         assert again.gaussian.pack() is None
@@ -183,7 +183,7 @@ def test_without_the_loss_in_the_file_the_covariance_still_moves(tmp_path, monke
 
 
 def test_a_fit_by_solves_is_not_in_the_file_and_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr("lapwing.bayes.methods.structured.DIRECT_SIZE", 3)
+    monkeypatch.setattr("lapwing.bayes.methods.structured_fits.DIRECT_SIZE", 3)
     model, train, held_out, _ = problem("numbers")
     posterior = lw.fit(model, train, lw.Gaussian(0.3), method=lw.KFAC(), prior=lw.GPrior(3.0))
     again = load(posterior.save(tmp_path / "p"), model)

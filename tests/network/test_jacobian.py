@@ -14,7 +14,10 @@ from lapwing import CG, Exact, Gaussian, Isotropic, Krylov, fit, linearise
 from lapwing.linalg.operators import Diagonal, row_gram
 from lapwing.network.batches import Inputs, as_batches
 from lapwing.network.checks import checked_outputs
-from lapwing.network.jacobian import Jacobian, Network, Plan, prepared
+from lapwing.network.factors import Unfactored, factor
+from lapwing.network.jacobian import Jacobian, Network, ProductPlan, prepared
+from lapwing.network.jacobian.products import FactoredProducts
+from tests.network.layers import LAYERS
 from tests.network.networks import NETWORKS, normal, seeded
 from tests.network.test_linearisation import dense_jacobian
 from tests.properties import check_operator
@@ -103,6 +106,26 @@ def test_every_route_gives_the_same_products(name, generator):
                 assert float((found - expected).norm() / expected.norm()) < 1e-12
         assert float((operator.rows(2, 9) - dense[2:9]).norm() / dense[2:9].norm()) < 1e-12
     check_operator(jacobian, dense, generator)
+
+
+UNFACTORED = {"text": "an embedding", "sequence first": "rows are not those of the data", "owned": "mul"}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_factors_of_every_kind_of_layer_are_the_dense_jacobian(name):
+    model, inputs = LAYERS[name]()
+    network = Network.of(model)
+    dense = dense_jacobian(model, inputs)
+    if name in UNFACTORED:
+        with pytest.raises(Unfactored, match=UNFACTORED[name]):
+            factor(lambda weights: network(weights, inputs), network.chosen(), torch.inf)
+        return
+    for columns in (1.0, 100.0, torch.inf):  # two factors for each matrix, or its rows
+        found = factor(lambda weights: network(weights, inputs), network.chosen(), columns)
+        products = FactoredProducts(network.layout, found.terms, len(dense))
+        eyes = [torch.eye(size, dtype=torch.float64) for size in reversed(dense.shape)]
+        torch.testing.assert_close(products.times(eyes[0]), dense, rtol=1e-11, atol=1e-13)
+        torch.testing.assert_close(products.transposed(eyes[1]).mT, dense, rtol=1e-11, atol=1e-13)
 
 
 @pytest.mark.parametrize("factored_from", [0, torch.inf])
@@ -306,8 +329,8 @@ def test_what_cannot_work_is_refused_with_the_reason(call, message):
 
 def test_the_plan_can_be_given():
     jacobian, dense = jacobian_of("mlp")
-    fixed = replace(jacobian, plan=Plan(chunk=2))
-    assert fixed.plan == Plan("plain", 2, torch.inf, 1)
+    fixed = replace(jacobian, plan=ProductPlan(chunk=2))
+    assert fixed.plan == ProductPlan("plain", 2, torch.inf, 1)
     torch.testing.assert_close(fixed.dense(), dense, rtol=1e-12, atol=1e-13)
 
 
@@ -317,7 +340,7 @@ def test_the_dual_gram_matrix_from_pairs_of_blocks_of_rows(elements):
     scale = normal(dense.shape[1], seed=4).abs()
     operator = Diagonal(normal(len(dense), seed=3)) @ jacobian @ Diagonal(scale)
     expected = operator.dense() @ operator.dense().mT
-    assert operator.has_row_vjp
+    assert operator.costs.has_row_vjp
     torch.testing.assert_close(row_gram(operator, elements), expected, rtol=1e-11, atol=1e-11)
 
 

@@ -3,12 +3,12 @@
 import pytest
 import torch
 from torch import nn
-from torch.autograd.graph import get_gradient_edge
 
-from lapwing.network.kfac.layers import find
+from lapwing.network.jacobian import Network
+from lapwing.network.kfac.layers import KnownLayer, find
 from lapwing.network.kfac.moments import in_strips, second_moment
-from lapwing.network.kfac.tape import Call
-from lapwing.network.parameters import Layout
+from lapwing.network.kfac.tape import record
+from lapwing.network.layers.recorder import Use
 from tests.network.networks import normal
 
 CONVOLUTIONS = {
@@ -22,12 +22,17 @@ CONVOLUTIONS = {
 }
 
 
+def recorded(module: nn.Module, x: torch.Tensor) -> tuple[KnownLayer, Use]:
+    network = Network.of(nn.Sequential(module, nn.Flatten()).eval())
+    (use,) = record(network, x).calls
+    (layer,) = find([use], network.layout, {name: weight.shape for name, weight in network.chosen().items()})
+    return layer, use
+
+
 def moment(module: nn.Module, x: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-    (layer,), _ = find(module, Layout.of(module, None))
-    output = module(x)
-    call = Call(module, x, get_gradient_edge(output), output.shape)
-    assert in_strips(layer, [call])
-    return second_moment(layer, call, counts)
+    layer, use = recorded(module, x)
+    assert in_strips(layer, [use])
+    return second_moment(layer, use, counts)
 
 
 def truth(module: nn.Module, x: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
@@ -68,6 +73,5 @@ def test_strips_of_sequences_and_volumes(dims):
 def test_other_convolutions_are_unfolded(more):
     with torch.random.fork_rng():
         module = nn.Conv2d(2, 3, **{"kernel_size": 3, **more}).double()
-    (layer,), _ = find(module, Layout.of(module, None))
-    output = module(normal(2, 2, 7, 5, seed=1))
-    assert not in_strips(layer, [Call(module, output, get_gradient_edge(output), output.shape)])
+    layer, use = recorded(module, normal(2, 2, 7, 5, seed=1))
+    assert not in_strips(layer, [use])

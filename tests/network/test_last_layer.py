@@ -1,5 +1,7 @@
 """The features of a last layer are its inputs, kept once for all outputs: nothing else changes."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from torch import nn
@@ -158,3 +160,11 @@ class TestPosteriors:
         for part in ("variance", "covariance", "centred", "centred_prior"):
             torch.testing.assert_close(getattr(one.spread, part), getattr(other.spread, part), **near)
         torch.testing.assert_close(one.draws, other.draws, rtol=1e-9, atol=1e-9)
+
+    def test_predictions_from_threads_are_the_serial_ones(self):
+        model, sets = network(), [data(seed, n=5)[0] for seed in range(24)]
+        posterior = lw.fit(model, data(), lw.Categorical(), select=lw.last_layer(model), progress=False)
+        serial = [posterior.predict(x).probs for x in sets]
+        with ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(lambda x: posterior.predict(x).probs, sets))
+        assert all(torch.equal(one, other) for one, other in zip(found, serial, strict=True))

@@ -240,6 +240,16 @@ class Augmented(TensorDataset):
         (lambda: fit(mlp(), [(X, Y, X)], Gaussian()), "cannot read a batch that is"),
         (lambda: fit(mlp(), (X, Y), Gaussian(), dataset_size=3), "dataset_size is 3, less than the 7"),
         (lambda: fit(lambda x: x, (X, Y), Gaussian()), "expected a torch.nn.Module, got function"),
+        (lambda: fit(mlp(), (X, Y), Gaussian(), select="last_layer"), "select is 'last_layer', expected a function"),
+        (lambda: fit(mlp(), (X, Y), Gaussian(), select=["0.weight"]), "expected a function of a weight's name"),
+        (lambda: fit(mlp(), (X, Y), Gaussian(), select=lw.last_layer), r"expected the network.*last_layer\(model\)"),
+        (lambda: fit(mlp(), (X, Y), Gaussian(), method="kfac"), r"method is 'kfac', expected a value.*KFAC\(\)"),
+        (lambda: fit(mlp(), (X, Y), Gaussian(), prior=Isotropic), r"expected a value, such as lapwing.Isotropic\(\)"),
+        (lambda: fit(mlp(), {"rows": X, "label": Y}, Gaussian()), r"say which part is its input.*inputs='rows'"),
+        (
+            lambda: fit(nn.Sequential(mlp(), nn.Softmax(1)).eval(), (X, torch.arange(7) % 2), lw.Categorical()),
+            "they are probabilities.*leave out the softmax",
+        ),
     ],
 )
 def test_bad_input_gets_a_clear_error(call, message):

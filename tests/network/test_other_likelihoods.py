@@ -207,8 +207,8 @@ def test_the_tuned_precision_maximises_the_dense_evidence_at_the_mode(name):
         assert evidence(alpha) >= max(evidence(alpha * 0.9), evidence(alpha * 1.1))
 
 
-HELD_OUT = [(name, method) for name in CASES for method in (Exact(), Krylov(rtol=1e-6))]
-HELD_OUT += [(name, CG(rtol=1e-8)) for name in ("poisson", "multi-label", "your own")]
+HELD_OUT = [(name, Exact()) for name in CASES]
+HELD_OUT += [(name, method) for name in ("poisson", "multi-label") for method in (Krylov(rtol=1e-6), CG(rtol=1e-8))]
 
 
 @pytest.mark.parametrize(("name", "method"), HELD_OUT, ids=[f"{name}, {type(m).__name__}" for name, m in HELD_OUT])

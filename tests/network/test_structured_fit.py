@@ -26,7 +26,7 @@ from lapwing import (
     infer,
     linearise,
 )
-from lapwing.bayes.methods import outputs, structured
+from lapwing.bayes.methods import outputs, structured_fits
 from lapwing.bayes.priors import GPrior
 from lapwing.network.jacobian import Network
 from lapwing.network.kfac import eigencorrected, factorise, root_of
@@ -319,9 +319,9 @@ def test_several_precisions_and_the_scale_of_the_g_prior_are_those_of_the_dense_
 def test_modes_by_conjugate_gradients_are_those_of_a_decomposition(prior, monkeypatch):
     model, inputs, targets = problem("gaussian")
     direct = fit(model, (inputs, targets), Gaussian(NOISE), prior=prior, method=KFAC(), draws=2)
-    monkeypatch.setattr(structured, "DIRECT_SIZE", 1)
+    monkeypatch.setattr(structured_fits, "DIRECT_SIZE", 1)
     solved = fit(model, (inputs, targets), Gaussian(NOISE), prior=prior, method=KFAC(), draws=2)
-    assert isinstance(solved.gaussian.fit, structured.IteratedFit)
+    assert isinstance(solved.gaussian.fit, structured_fits.IteratedFit)
     torch.testing.assert_close(solved.mean, direct.mean, rtol=1e-5, atol=1e-7)
     torch.testing.assert_close(solved.prior.precision, direct.prior.precision, rtol=1e-4, atol=0)
     assert solved.log_evidence.value == pytest.approx(direct.log_evidence.value, rel=1e-8)

@@ -1,13 +1,15 @@
 """The cost model of several ranks: what it must say of one, of many, and the bytes that products really send."""
 
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import final
 
 import pytest
 import torch
+from torch import Tensor
 
-from lapwing.linalg.operators import Dense, Stacked
+from lapwing.linalg.operators import OverData
 from lapwing.linalg.operators.distributed import Sharded
 from lapwing.runtime.ranks import Ranks
 
@@ -38,13 +40,40 @@ class Counting:
         return self
 
 
+@final
+@dataclass(frozen=True, eq=False)
+class Table(OverData):
+    """A matrix with three rows for every datum."""
+
+    matrix: Tensor
+    datum_rows = 3
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return (self.matrix.shape[0], self.matrix.shape[1])
+
+    @property
+    def like(self) -> Tensor:
+        return self.matrix
+
+    def matmat(self, x: Tensor) -> Tensor:
+        return self.matrix @ x
+
+    def rmatmat(self, y: Tensor) -> Tensor:
+        return self.matrix.mT @ y
+
+    def between(self, start: int, stop: int) -> "Table":
+        return Table(self.matrix[start:stop])
+
+    def inputs_between(self, first: int, last: int) -> Tensor:
+        return self.matrix[3 * first : 3 * last]
+
+
 def test_products_send_what_the_model_says():
     """J is 12 data × 3 outputs by 7 weights: each of two ranks gives half of J V, and all of JᵀJV, to be summed."""
-    parts = torch.randn(4, 9, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    whole = Stacked(Dense, [(part,) for part in parts], [9] * 4, 7, parts[0])
+    matrix = torch.randn(36, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     group, columns = Counting(), 5
-    shared = Sharded(whole, Ranks(0, 2, group))
-    object.__setattr__(shared, "_own", Dense(parts[:2].reshape(18, 7)))
+    shared = Sharded(Table(matrix), Ranks(0, 2, group))
     shared.normal(torch.ones(7, columns, dtype=torch.float64))
     payload = [size for size in group.gathered if size > 24]  # less the three numbers of each handshake
     expected = cost(Pass(36, 1, 7, 0.0, columns, item=8), 2)

@@ -60,9 +60,16 @@ def check_same(folder: Path, ranks: int, alone: dict[str, dict[str, torch.Tensor
                 assert torch.allclose(value, one[key], rtol=1e-9, atol=1e-9), (name, key)
 
 
+@pytest.mark.slow
 def test_a_script_started_by_torchrun_gives_the_answer_of_one_process(tmp_path, alone):
     command = [sys.executable, "-m", *LAUNCH, "--nproc-per-node=2", "-m", "tests.ranks.worker", "all", tmp_path, "2"]
     subprocess.run(command, env=environment(), cwd=ROOT, check=True, timeout=120, capture_output=True)
+    check_same(tmp_path, 2, alone)
+
+
+def test_two_ranks_give_the_answer_of_one_process(tmp_path, alone):
+    """In a group of the caller; the command that torchrun starts is tested in test_command.py."""
+    assert ended(start("all", tmp_path, 2)) == [(0, "")] * 2
     check_same(tmp_path, 2, alone)
     files = {path: path.stat().st_mtime_ns for path in (tmp_path / "kept").iterdir()}
     resumed = worker.kept(tmp_path / "kept").draws  # what two ranks have kept serves one

@@ -4,7 +4,6 @@ import errno
 import os
 import resource
 import signal
-import subprocess
 import sys
 import time
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from torch import nn
 import lapwing as lw
 from lapwing.runtime import journal
 from lapwing.runtime.journal import Journal
+from tests import processes
 from tests.network.networks import normal
 
 ROOT = Path(__file__).parent.parent.parent
@@ -64,7 +64,7 @@ def test_a_run_stopped_before_any_of_its_files_goes_on_to_the_same_bits(kind, tm
     assert count >= 7  # the start, the settings, the plan, the prior, and three steps or more
     # without a journal: the same to round-off
     torch.testing.assert_close(fit(kind, None).draws, whole.draws, rtol=1e-9, atol=1e-9)
-    for writes in range(count):
+    for writes in range(0, count, 1 if kind == "primal" else 2):
         folder = tmp_path / str(writes)
         with monkeypatch.context() as patched:
             patched.setattr(
@@ -170,26 +170,17 @@ def test_a_folder_that_cannot_be_written_says_so(tmp_path):
         fit("primal", tmp_path / "file")
 
 
-@pytest.mark.parametrize(
-    ("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, -signal.SIGINT), (signal.SIGKILL, -9)]
-)
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 1), (signal.SIGKILL, -9)])
 def test_signals_lose_nothing(number, status, tmp_path):
     """A process is ended while it works, after some of its steps, and the next goes on to the same bits."""
-    code = "import sys, time, pathlib; from tests.runtime.test_journal import slow; slow(pathlib.Path(sys.argv[1]))"
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, tmp_path], cwd=ROOT, stderr=subprocess.PIPE, text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    try:
-        deadline = time.monotonic() + 50
-        while not (tmp_path / "step 1.safetensors").exists() and time.monotonic() < deadline:
-            time.sleep(0.01)
-        process.send_signal(number)
-        said = process.communicate(timeout=30)[1]
-    finally:
-        process.kill()
-    assert process.returncode == status
-    assert number == signal.SIGKILL or "run the same again to go on" in said
+    process = processes.start("tests.runtime.test_journal", str(tmp_path), folder=ROOT)
+    deadline = time.monotonic() + 50
+    while not (tmp_path / "step 1.safetensors").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(number)
+    ended = process.finished(30)
+    assert ended.returncode == status
+    assert number == signal.SIGKILL or "run the same again to go on" in ended.stderr
     assert not (tmp_path / "step 9.safetensors").exists()
     assert torch.equal(fit("primal", tmp_path).draws, fit("primal", tmp_path / "other").draws)
 
@@ -214,3 +205,7 @@ def test_after_the_fit_nothing_is_written_and_signals_are_as_before(tmp_path):
     assert sorted(tmp_path.iterdir()) == files
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == handlers
     assert not Journal(tmp_path, open=False).read("start")
+
+
+if __name__ == "__main__":
+    slow(Path(sys.argv[1]))

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Generator, Tensor
 
-from lapwing.tabular.networks import Layers, initial
-from lapwing.tabular.training import Data, Groups, State, start
+from lapwing.tabular.networks import LayerMatrices, initial
+from lapwing.tabular.training import Groups, State, TrainingData, start
 
 SIZES = (4, 5, 2)  # d, hidden, c
 MEMBERS = 3
@@ -17,7 +17,7 @@ FEW, MANY = 7, 40  # rows; with two outputs, fewer and more than the 37 weights
 class Problem:
     state: State
     groups: Groups
-    data: Data
+    data: TrainingData
 
     @property
     def shapes(self) -> list[tuple[int, int]]:
@@ -28,7 +28,7 @@ class Problem:
         expanded = [
             part[:, None, :].expand_as(layer) for part, layer in zip(columns, self.state.networks.of, strict=True)
         ]
-        return Layers(tuple(expanded)).flat()
+        return LayerMatrices(tuple(expanded)).flat()
 
     def at(self, member: int) -> tuple[Tensor, ...]:
         """What the reference takes for one network: weights, shapes, x, y, row weights, precisions, noise."""
@@ -57,4 +57,4 @@ def problem(n: int, *, seed: int = 0, sizes: tuple[int, ...] = SIZES) -> Problem
         precision=normals(MEMBERS, groups.count).exp(),
         noise_precision=normals(MEMBERS).exp() * 5,
     )
-    return Problem(state, groups, Data(x, targets, weights, normals(MEMBERS, n).exp()))
+    return Problem(state, groups, TrainingData(x, targets, weights, normals(MEMBERS, n).exp()))

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lapwing.tabular import blocks
-from lapwing.tabular.curvature import RowCurvature, RowPosterior, WeightCurvature, WeightPosterior
+from lapwing.tabular.curvature import RowCurvature, RowPosterior, WeightCurvature, WeightMatrixPosterior
 from lapwing.tabular.networks import linearised
 from tests.tabular import reference
 from tests.tabular.problems import FEW, MANY, MEMBERS, problem
@@ -75,7 +75,7 @@ def test_covariances_of_outputs(case, generator, monkeypatch, kind, new):
 
 
 def test_the_smaller_matrix_is_taken():
-    for n, kind in ((FEW, RowPosterior), (MANY, WeightPosterior)):
+    for n, kind in ((FEW, RowPosterior), (MANY, WeightMatrixPosterior)):
         case = problem(n, sizes=SIZES)
         _, jacobian = linearised(case.state.networks, case.data.inputs)
         assert isinstance(blocks.curvature(jacobian, OUTPUTS).at(variances(case)), kind)

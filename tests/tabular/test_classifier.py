@@ -36,7 +36,7 @@ def fitted():
 
 @pytest.mark.parametrize(
     "check", [pytest.param((estimator, check), id=check.func.__name__) for estimator, check in
-              estimator_checks_generator(BayesianMLPClassifier(hidden_units=5, members=2, max_iter=20))
+              estimator_checks_generator(BayesianMLPClassifier(hidden_units=3, members=2, max_iter=10))
               if check.func.__name__ != "check_array_api_input"]
 )  # fmt: skip
 def test_scikit_learns_own_checks(check):

@@ -7,11 +7,11 @@ from lapwing.tabular.curvature import (
     RowCurvature,
     RowPosterior,
     WeightCurvature,
-    WeightPosterior,
+    WeightMatrixPosterior,
     _cholesky,
 )
-from lapwing.tabular.networks import Layers, linearised
-from lapwing.tabular.training import Local
+from lapwing.tabular.networks import LayerMatrices, linearised
+from lapwing.tabular.training import LocalModel
 from tests.properties import check_covariance
 from tests.tabular import reference
 from tests.tabular.problems import FEW, MANY, MEMBERS, problem
@@ -36,9 +36,9 @@ def covariance(case, member):
 
 
 def test_the_smaller_matrix_is_taken():
-    for n, kind in ((FEW, RowPosterior), (MANY, WeightPosterior)):
+    for n, kind in ((FEW, RowPosterior), (MANY, WeightMatrixPosterior)):
         case = problem(n)
-        curved = Local.of(case.state.networks, case.data).curved
+        curved = LocalModel.of(case.state.networks, case.data).curved
         assert isinstance(curved.at(case.state.variances(case.groups)), kind)
 
 
@@ -72,7 +72,7 @@ def test_determined_weights_by_group(case, known):
     """γ_g = size_g − α_g tr (H⁻¹)_gg."""
     found = case.groups.summed(known.determined())
     sizes = case.groups.summed(tuple(torch.full((1, w), float(h), dtype=torch.float64) for h, w in case.shapes))[0]
-    group_of = Layers(
+    group_of = LayerMatrices(
         tuple(group[None, None].expand(1, *shape) for group, shape in zip(case.groups.of, case.shapes, strict=True))
     ).flat()[0]
     for member in range(MEMBERS):

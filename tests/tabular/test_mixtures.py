@@ -7,7 +7,7 @@ from scipy.optimize import minimize
 from scipy.stats import norm
 
 from lapwing.tabular import mixtures
-from lapwing.tabular.mixtures import Mixture, Shape
+from lapwing.tabular.mixtures import MemberMixture, Shape
 
 MEANS = torch.tensor([[0.0, 5.0], [1.0, -3.0], [4.0, 5.5]], dtype=torch.float64)
 STDS = torch.tensor([[1.0, 0.2], [0.3, 2.0], [2.0, 0.5]], dtype=torch.float64)
@@ -30,7 +30,7 @@ def density(values, place, shape, *, of=norm.pdf):
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_moments_are_those_of_the_density(shape):
-    mixture = Mixture(MEANS, STDS, shape)
+    mixture = MemberMixture(MEANS, STDS, shape)
     grid = np.linspace(-60, 70, 400_001)
     for place in range(2):
         each = density(grid, place, shape)
@@ -43,7 +43,7 @@ def test_moments_are_those_of_the_density(shape):
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_log_density(shape):
-    mixture = Mixture(MEANS, STDS, shape)
+    mixture = MemberMixture(MEANS, STDS, shape)
     values = torch.tensor([0.7, 5.2], dtype=torch.float64)
     truth = [np.log(density(float(values[place]), place, shape)) for place in range(2)]
     np.testing.assert_allclose(mixture.log_density(values), truth, rtol=1e-12)
@@ -54,7 +54,7 @@ def test_log_density(shape):
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("level", [0.5, 0.9, 0.999])
 def test_intervals_hold_their_probability(level, shape):
-    low, high = Mixture(MEANS, STDS, shape).interval(level)
+    low, high = MemberMixture(MEANS, STDS, shape).interval(level)
     for place in range(2):
         below = density(float(low[place]), place, shape, of=norm.cdf)
         np.testing.assert_allclose(below, (1 - level) / 2, rtol=1e-9)
@@ -62,7 +62,7 @@ def test_intervals_hold_their_probability(level, shape):
 
 
 def test_one_member_is_a_gaussian():
-    low, high = Mixture(MEANS[:1], STDS[:1], Shape.gaussian()).interval(0.9)
+    low, high = MemberMixture(MEANS[:1], STDS[:1], Shape.gaussian()).interval(0.9)
     np.testing.assert_allclose(torch.stack([low, high]), norm.interval(0.9, MEANS[0], STDS[0]), rtol=1e-12)
 
 
@@ -73,7 +73,7 @@ def left_out(generator, n=150):
     normals = torch.randn(n, 2, generator=generator, dtype=torch.float64)
     normals[:, 0] *= torch.where(torch.rand(n, generator=generator) < 0.2, 3.0, 0.4)
     weights = torch.randint(0, 4, (n,), generator=generator).double()
-    return Mixture(means, stds, Shape.gaussian()), means[0] + normals, weights
+    return MemberMixture(means, stds, Shape.gaussian()), means[0] + normals, weights
 
 
 def test_the_shares_are_the_likeliest(generator):
@@ -104,7 +104,7 @@ def test_the_shares_are_the_likeliest(generator):
 def test_rows_count_as_often_as_their_weights_say(generator):
     mixture, values, weights = left_out(generator)
     times = weights.long()
-    repeated = Mixture(
+    repeated = MemberMixture(
         mixture.means.repeat_interleave(times, 1), mixture.stds.repeat_interleave(times, 1), Shape.gaussian()
     )
     ones = torch.ones(int(times.sum()), dtype=torch.float64)
@@ -117,9 +117,9 @@ def test_heavy_tails_are_told_from_normal_errors(generator):
     normals = torch.randn(4000, 2, generator=generator, dtype=torch.float64)
     normals[:, 1] *= torch.where(torch.rand(4000, generator=generator) < 0.2, 3.0, 0.4)
     std = torch.tensor([1.0, (0.2 * 9 + 0.8 * 0.16) ** 0.5], dtype=torch.float64)
-    mixture = Mixture(torch.zeros(1, 4000, 2, dtype=torch.float64), std.expand(1, 4000, 2), Shape.gaussian())
+    mixture = MemberMixture(torch.zeros(1, 4000, 2, dtype=torch.float64), std.expand(1, 4000, 2), Shape.gaussian())
     shape = Shape.of(mixture.log_densities(normals), torch.ones(4000, dtype=torch.float64))
-    errors = Mixture(torch.zeros(1, 2, dtype=torch.float64), std[None], shape)
+    errors = MemberMixture(torch.zeros(1, 2, dtype=torch.float64), std[None], shape)
     for size in (0.2, 0.5, 1.0, 2.0, 4.0):
         found = errors.cdf(torch.full((2,), size, dtype=torch.float64))
         truth = [norm.cdf(size), 0.2 * norm.cdf(size / 3) + 0.8 * norm.cdf(size / 0.4)]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lapwing.tabular.networks import Layers, initial, linearised, outputs
+from lapwing.tabular.networks import LayerMatrices, initial, linearised, outputs
 from tests.tabular import reference
 from tests.tabular.problems import FEW, MEMBERS, problem
 
@@ -57,7 +57,7 @@ def test_layers_are_vectors():
     mixed = one.replaced(torch.tensor([1]), other[torch.tensor([0])])
     assert torch.equal(mixed.flat()[1], other.flat()[0])
     assert torch.equal(mixed.flat()[2], one.flat()[2])
-    assert isinstance(mixed, Layers)
+    assert isinstance(mixed, LayerMatrices)
 
 
 def test_a_network_starts_the_same_whatever_stands_beside_it():

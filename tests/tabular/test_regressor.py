@@ -36,7 +36,7 @@ def both():
 
 @pytest.mark.parametrize(
     "check", [pytest.param((estimator, check), id=check.func.__name__) for estimator, check in
-              estimator_checks_generator(BayesianMLPRegressor(hidden_units=8, members=2, max_iter=40))
+              estimator_checks_generator(BayesianMLPRegressor(hidden_units=5, members=2, max_iter=20))
               if check.func.__name__ != "check_array_api_input"]
 )  # fmt: skip
 def test_scikit_learns_own_checks(check):
@@ -79,6 +79,8 @@ def test_predictions_are_those_of_the_dense_posterior(both):
     observed = mean + 0.5 * std
     density = np.log(shaped(both, norm.pdf, observed, means, variances))
     np.testing.assert_allclose(both.log_predictive_density(NEW, observed), density, rtol=1e-7, atol=1e-8)
+    below = shaped(both, norm.cdf, observed, means, variances)
+    np.testing.assert_allclose(both.cumulative_probability(NEW, observed), below, rtol=1e-7, atol=1e-12)
     low, high = both.interval(NEW, 0.8)
     np.testing.assert_allclose(shaped(both, norm.cdf, low, means, variances), 0.1, rtol=1e-6)
     np.testing.assert_allclose(shaped(both, norm.cdf, high, means, variances), 0.9, rtol=1e-6)

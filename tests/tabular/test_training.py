@@ -7,7 +7,7 @@ import torch
 
 from lapwing.tabular import training
 from lapwing.tabular.networks import initial, linearised
-from lapwing.tabular.training import Data, Groups, Local, log_evidence, start, stepped, train, updated
+from lapwing.tabular.training import Groups, LocalModel, TrainingData, log_evidence, start, stepped, train, updated
 from tests.tabular import reference
 from tests.tabular.problems import FEW, MANY, MEMBERS, problem
 
@@ -17,7 +17,7 @@ def quiet(phase: str) -> None:
 
 
 def parts(case):
-    here = Local.of(case.state.networks, case.data)
+    here = LocalModel.of(case.state.networks, case.data)
     return here, here.curved.at(case.state.variances(case.groups))
 
 
@@ -39,7 +39,7 @@ def test_blocks_of_rows_give_the_sums_of_dense_rows(monkeypatch):
     networks = case.state.networks
     monkeypatch.setattr(training, "BLOCK_ELEMENTS", 7 * MEMBERS * networks.weights)
     assert [len(block.inputs) for block in case.data.blocks(networks)] == [7, 7, 7, 7, 7, 5]
-    here = Local.of(networks, case.data)
+    here = LocalModel.of(networks, case.data)
     values, jacobian = linearised(networks, case.data.inputs)
     rows = case.data.rows(jacobian).dense()
     residuals = case.data.residuals(values)
@@ -130,8 +130,8 @@ def test_weights_count_rows():
     """A row of weight two is two rows."""
     case = problem(FEW)
     times = torch.tensor([1, 2, 1, 3, 0, 1, 2])
-    weighted = Data.of(case.data.inputs, case.data.targets, times.double())
-    repeated = Data.of(
+    weighted = TrainingData.of(case.data.inputs, case.data.targets, times.double())
+    repeated = TrainingData.of(
         case.data.inputs.repeat_interleave(times, 0),
         case.data.targets.repeat_interleave(times, 1),
         torch.ones(10).double(),
@@ -150,7 +150,7 @@ def test_a_column_without_use_is_switched_off(generator):
     sizes = (3, 8, 1)
     groups = Groups.by_column(torch.arange(3), sizes)
     networks = initial(sizes, [torch.Generator().manual_seed(k) for k in range(2)])
-    data = Data.of(x, targets, torch.ones(80, dtype=torch.float64))
+    data = TrainingData.of(x, targets, torch.ones(80, dtype=torch.float64))
     end = train(start(networks, groups), groups, data, max_iter=200, tol=1e-4, report=quiet).state
     assert (end.precision[:, 1] > 30 * end.precision[:, 0]).all()
     assert (end.noise_precision.rsqrt() > 0.07).all()
@@ -180,7 +180,7 @@ def test_a_step_that_does_not_fall_is_tried_again_with_more_damping(monkeypatch)
         penalty = training.penalty(after.networks, state.variances(case.groups))
         return case.data.misfit(after.networks) + penalty
 
-    here = Local.of(state.networks, case.data)
+    here = LocalModel.of(state.networks, case.data)
     monkeypatch.setattr(training, "TRIES", 1)
     once = stepped(state, case.groups, case.data, here)
     stuck = loss(once) == loss(state)

@@ -9,7 +9,7 @@ from torch import Tensor
 from lapwing.tabular.labels import Labels, Softmax
 from lapwing.tabular.networks import initial
 from lapwing.tabular.training import penalty
-from lapwing.tabular.variational import Local, Priors, State, begin, looked_at, stepped, train, tuned
+from lapwing.tabular.variational import Priors, SpreadModel, SpreadState, begin, looked_at, stepped, train, tuned
 from tests.tabular import reference
 from tests.tabular.problems import FEW, MANY, MEMBERS
 
@@ -24,7 +24,7 @@ def quiet(phase: str) -> None:
 
 @dataclass(frozen=True)
 class Case:
-    state: State
+    state: SpreadState
     data: Labels
     priors: Priors
 
@@ -73,11 +73,11 @@ def dense_bound(case: Case, member: int, curvature: Tensor, precision: Tensor) -
     return case.data.weights @ own - 0.5 * divergence
 
 
-def settled(case: Case, rounds: int = 60) -> tuple[State, Local, object, Tensor]:
+def settled(case: Case, rounds: int = 60) -> tuple[SpreadState, SpreadModel, object, Tensor]:
     """Spread and curvature that agree with each other, for networks and precisions as they are; and that curvature."""
     state = case.state
     for _ in range(rounds):
-        before = Local.of(state, case.data)
+        before = SpreadModel.of(state, case.data)
         state, here, known = looked_at(state, case.data, before, case.priors)
     return state, here, known, before.averages.curvature
 
@@ -85,7 +85,7 @@ def settled(case: Case, rounds: int = 60) -> tuple[State, Local, object, Tensor]
 @pytest.mark.parametrize("n", [FEW, MANY])
 def test_the_bound_is_that_of_the_dense_formula(n):
     case = problem(n)
-    before = Local.of(case.state, case.data)
+    before = SpreadModel.of(case.state, case.data)
     state, _, _ = looked_at(case.state, case.data, before, case.priors)
     for member in range(MEMBERS):
         truth = dense_bound(case, member, before.averages.curvature[member], case.state.precision[member])
@@ -114,7 +114,7 @@ def test_the_update_goes_where_the_bound_has_no_slope(n):
 
 def test_columns_that_lend_share_a_precision():
     case = problem(MANY)
-    _, _, known = looked_at(case.state, case.data, Local.of(case.state, case.data), case.priors)
+    _, _, known = looked_at(case.state, case.data, SpreadModel.of(case.state, case.data), case.priors)
     found = tuned(case.state, known, case.priors).precision[:, : case.priors.columns]
     assert (found[1].max() / found[1].min()).log() < 1e-6
     assert (found[0].max() / found[0].min()).log() > 0.5
@@ -123,7 +123,7 @@ def test_columns_that_lend_share_a_precision():
 
 def test_steps_follow_the_gradient_of_the_average():
     case = problem(MANY)
-    state, here, _ = looked_at(case.state, case.data, Local.of(case.state, case.data), case.priors)
+    state, here, _ = looked_at(case.state, case.data, SpreadModel.of(case.state, case.data), case.priors)
     found = here.gradient(state.networks, state.variances(case.priors), case.data).flat()
     softmax = case.data.softmax
     for member in range(MEMBERS):
@@ -138,10 +138,10 @@ def test_steps_follow_the_gradient_of_the_average():
 
 def test_the_loss_never_rises_while_spread_and_precisions_are_held():
     case = problem(MANY)
-    state, _, _ = looked_at(case.state, case.data, Local.of(case.state, case.data), case.priors)
+    state, _, _ = looked_at(case.state, case.data, SpreadModel.of(case.state, case.data), case.priors)
     losses = []
     for _ in range(20):
-        here = Local.of(state, case.data)
+        here = SpreadModel.of(state, case.data)
         pulled = penalty(state.networks, state.variances(case.priors))
         losses.append(pulled - here.averages.log_density @ case.data.weights)
         state = stepped(state, case.data, here, case.priors)
@@ -164,7 +164,7 @@ def test_a_batch_is_trained_as_its_members_alone(n):
 
 def test_the_bound_rises_until_it_is_settled():
     case = problem(MANY)
-    first, _, _ = looked_at(case.state, case.data, Local.of(case.state, case.data), case.priors)
+    first, _, _ = looked_at(case.state, case.data, SpreadModel.of(case.state, case.data), case.priors)
     trained = train(case.state, case.data, case.priors, max_iter=200, tol=0.05, report=quiet)
     assert trained.converged.all()
     assert (trained.iterations < 200).all()

@@ -198,7 +198,7 @@ def _fit_table(request: Any, folder: Path, table: str, json: bool, quiet: bool) 
     tables.save(run, record, folder)
     predictions = folder / f"predictions.{table}"
     shown = run.sets.get("test", run.train)
-    predicting.write(predictions, tables.predictions(run.estimator, shown.table))
+    predicting.write(predictions, tables.predictions(run.estimator, shown.table), shown.places)
     page = report.write(folder / "report.html", [record])
     paths = {"model": folder / tables.MODEL, "record": folder / "record.json", "predictions": predictions, "page": page}
     _say_written(record, folder, paths, before, json)
@@ -240,7 +240,8 @@ def _fit(request: Any, folder: Path, table: str, json: bool, quiet: bool) -> Non
         before = folders.put_aside(folder)
         recording.save(fitted, record, request, folder)
         predictions = folder / f"predictions.{table}"
-        predicting.write(predictions, predicting.columns(predicted, fitted.guess.classes))
+        places = recording.shown(fitted).places
+        predicting.write(predictions, predicting.columns(predicted, fitted.guess.classes), places)
         page = report.write(folder / "report.html", [record])
     paths = {"posterior": folder / "posterior.safetensors", "record": folder / "record.json"}
     paths |= {"predictions": predictions, "page": page}
@@ -274,7 +275,8 @@ def _words(record: Record) -> list[str]:
     import lapwing.app.report as report
 
     found = report.verdict(record)
-    lines = [found.headline, *(f"  {reason}" for reason in found.reasons)]
+    advice = [f"  Recommendation: {found.advice}"] if found.advice else []
+    lines = [found.headline, *advice, *(f"  {reason}" for reason in found.reasons)]
     for evaluation in record.evaluations:
         for one in evaluation.predictions:
             if one.metrics:
@@ -315,7 +317,7 @@ def predict(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Predict new inputs with error bars."""
+    """Predict new inputs, with intervals or class probabilities."""
     with console.guarded(debug):
         import lapwing.app.recording as recording
         from lapwing.app.cli import predicting, running, tables
@@ -339,7 +341,7 @@ def predict(
 
 
 @app.command(
-    short_help="Check the error bars of a run on new data.",
+    short_help="Test the predictions of a run on new data.",
     epilog="Example: lapwing evaluate runs/train test.csv --ood other.csv",
 )
 def evaluate(
@@ -351,7 +353,7 @@ def evaluate(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Check the error bars of a run on new data; rewrites its record and page."""
+    """Test the predictions of a run on new data; rewrites its record and page."""
     with console.guarded(debug):
         import lapwing.app.report as report
         from lapwing.app.cli import running, tables

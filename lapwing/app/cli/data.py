@@ -37,11 +37,12 @@ class Loaded:
     target: str = ""
     images: bool = False
     read_as: str = ""  # how a text table was taken, where not with commas between columns
+    places: np.ndarray | None = None  # (n,), of these rows in their source, where they are a part of it
 
     def rows(self, chosen: np.ndarray, source: str) -> Loaded:
         """Some of the data."""
         targets = None if self.targets is None else self.targets[chosen]
-        return replace(self, source=source, inputs=self.inputs[chosen], targets=targets)
+        return replace(self, source=source, inputs=self.inputs[chosen], targets=targets, places=chosen)
 
 
 @final

@@ -71,7 +71,7 @@ class Clock:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Fitted:
+class FittedRun:
     """A posterior with what is needed to predict and to judge it."""
 
     posterior: Posterior | Mixture
@@ -85,7 +85,7 @@ class Fitted:
         return tensors(self.models[0], loaded, self.guess)
 
 
-def fit(request: Request, clock: Clock) -> Fitted:
+def fit(request: Request, clock: Clock) -> FittedRun:
     """Read, linearise, solve and tune."""
     import lapwing as lw
 
@@ -113,7 +113,7 @@ def fit(request: Request, clock: Clock) -> Fitted:
             max_memory=request.max_memory,
             progress=lambda phase: clock.tell(f"fitting: {phase}" if phase else "fitting", None),
         )  # fmt: skip
-    return Fitted(posterior, networks, found, train, sets)
+    return FittedRun(posterior, networks, found, train, sets)
 
 
 def check_sources(request: Request) -> None:

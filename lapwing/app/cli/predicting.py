@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,14 +34,16 @@ def columns(found: Predicted, classes: Sequence[str]) -> dict[str, Any]:
     return table | found.scores
 
 
-def write(path: Path, table: dict[str, Any]) -> None:
-    """Write a table as CSV or, by its ending, as Parquet."""
+def write(path: Path, table: dict[str, Any], places: Iterable[int] | None = None) -> None:
+    """Write a table as CSV or, by its ending, as Parquet; its rows are numbered from 0, or by their places."""
+    count = len(next(iter(table.values())))
+    rows = range(count) if places is None else [int(place) for place in places]
     if path.suffix in (".parquet", ".pq"):
         try:
             import pandas
 
             content = io.BytesIO()
-            pandas.DataFrame(table).rename_axis("row").to_parquet(content)
+            pandas.DataFrame(table, index=rows).rename_axis("row").to_parquet(content)
         except ImportError:
             raise ValueError(f"{path}: writing Parquet needs pip install 'lapwing[parquet]'") from None
         records.write_atomically(path, content.getvalue())
@@ -49,6 +51,6 @@ def write(path: Path, table: dict[str, Any]) -> None:
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["row", *table])
-    for row, values in enumerate(zip(*table.values(), strict=True)):
+    for row, values in zip(rows, zip(*table.values(), strict=True), strict=True):
         writer.writerow([row, *(value if isinstance(value, str) else f"{value:.7g}" for value in values)])
     records.write_atomically(path, text.getvalue().encode())

@@ -9,12 +9,14 @@ from typing import Any
 import lapwing.app.recording as recording
 import lapwing.app.records as records
 from lapwing.app.cli import folders
-from lapwing.app.cli.fitting import Clock, Fitted, Request
+from lapwing.app.cli.data import Loaded
+from lapwing.app.cli.fitting import Clock, FittedRun, Request
 from lapwing.app.cli.jobs import Job
 from lapwing.app.cli.targets import numbers
+from lapwing.bayes.posterior.description import TUNED
 
 
-def record(fitted: Fitted, request: Request, clock: Clock) -> tuple[records.Record, recording.Predicted]:
+def record(fitted: FittedRun, request: Request, clock: Clock) -> tuple[records.Record, recording.Predicted]:
     """Everything that is known of a run, and its predictions of test data, or else of validation or training data."""
     posterior, found, evaluations, predictions = fitted.posterior, fitted.guess, [], []
     sets: dict[str, Any] = {name: fitted.sets[name] for name in ("test", "ood") if name in fitted.sets}
@@ -25,9 +27,10 @@ def record(fitted: Fitted, request: Request, clock: Clock) -> tuple[records.Reco
             inputs, _ = fitted.tensors(dataclasses.replace(loaded, targets=None))
             targets = None if name == "ood" else numbers(loaded, found)
             title = Path(loaded.source).name if name == "ood" else name
-            predictions.append(recording.predict(posterior, inputs, tell, processes=Job.here().size))
-            cooled = recording.temperature(posterior)
-            evaluations.append(recording.of_predictions(title, predictions[-1], targets, loaded.inputs, cooled))
+            predictions.append(recording.predict(posterior, inputs, tell, targets=targets, processes=Job.here().size))
+            scaling = recording.temperature(posterior)
+            judged = recording.of_predictions(title, predictions[-1], targets, loaded.inputs, scaling)
+            evaluations.append(dataclasses.replace(judged, places=loaded.places))
     with clock.phase("explaining"):
         probes, _ = fitted.tensors(dataclasses.replace(fitted.train, targets=None))
         whole = recording.record(
@@ -38,10 +41,18 @@ def record(fitted: Fitted, request: Request, clock: Clock) -> tuple[records.Reco
     if not predictions:
         with clock.phase("predicting") as tell:
             predictions.append(recording.predict(posterior, probes, tell, processes=Job.here().size))
-    return dataclasses.replace(whole, seconds=dict(clock.seconds)), predictions[0]
+    influence = whole.influence
+    if influence is not None:
+        influence = dataclasses.replace(influence, places=fitted.train.places)
+    return dataclasses.replace(whole, seconds=dict(clock.seconds), influence=influence), predictions[0]
 
 
-def _data(fitted: Fitted) -> records.Data:
+def shown(fitted: FittedRun) -> Loaded:
+    """The data whose predictions a run writes."""
+    return next((fitted.sets[name] for name in ("test", "validation", "ood") if name in fitted.sets), fitted.train)
+
+
+def _data(fitted: FittedRun) -> records.Data:
     train, sizes = fitted.train, {"train": len(fitted.train.inputs)}
     sizes |= {name: len(loaded.inputs) for name, loaded in fitted.sets.items()}
     shape = " × ".join(map(str, train.inputs.shape[1:])) or "1"
@@ -49,22 +60,22 @@ def _data(fitted: Fitted) -> records.Data:
     return records.Data(train.source, mark, sizes, f"{shape} numbers", train.target, classes=fitted.guess.classes)
 
 
-def _network(fitted: Fitted, request: Request) -> records.Network:
+def _network(fitted: FittedRun, request: Request) -> records.Network:
     states = [model.state_dict() for model in fitted.models]
     mark = records.fingerprint(*(value.detach().cpu().numpy() for state in states for value in state.values()))
     total = sum(weight.numel() for model in fitted.models for weight in model.parameters())
     return records.Network(request.model, total, recording.weights(fitted.posterior), mark)
 
 
-def _choices(fitted: Fitted, request: Request) -> tuple[records.Choice, ...]:
+def _choices(fitted: FittedRun, request: Request) -> tuple[records.Choice, ...]:
     posterior, found, d = fitted.posterior, fitted.guess, fitted.posterior.diagnostics
     held_out = len(fitted.sets["validation"].inputs) if "validation" in fitted.sets else 0
-    how = d.tuned_by
-    why = f"best on {held_out:,} held-out points" if held_out else "no validation data were given"
+    how = TUNED.get(d.tuned_by, d.tuned_by)
+    why = f"the best on {held_out:,} validation points" if held_out else "no validation data were given"
     choices = [
         records.Choice("likelihood", found.likelihood, found.why),
         _prior(request),
-        records.Choice("precision", f"by {how}", why),
+        records.Choice("precision", how, why),
         records.Choice("method", d.method, d.why),
     ]
     if len(request.weights) > 1:
@@ -79,7 +90,7 @@ def _choices(fitted: Fitted, request: Request) -> tuple[records.Choice, ...]:
         asked = "as asked" if request.target else "the last column"
         choices.insert(1, records.Choice("target", f"column {fitted.train.target!r}", asked))
     if fitted.train.read_as:
-        choices.insert(0, records.Choice("table", fitted.train.read_as, "as its line of names and its numbers have it"))
+        choices.insert(0, records.Choice("table", fitted.train.read_as, "guessed from its first line and its numbers"))
     if found.task == "classification":
         choices.append(records.Choice("link", str(posterior.link), "the one that the precision was tuned with"))
     elif request.noise_std is None:
@@ -98,7 +109,7 @@ def _prior(request: Request) -> records.Choice:
     return records.Choice("prior", names[request.prior], "as asked")
 
 
-def save(fitted: Fitted, record: records.Record, request: Request, folder: Path) -> None:
+def save(fitted: FittedRun, record: records.Record, request: Request, folder: Path) -> None:
     """Write everything a later command needs; the record last, so that a folder with one is whole."""
     from safetensors.torch import save as serialise
 

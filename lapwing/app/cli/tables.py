@@ -46,6 +46,7 @@ class TableRows:
     source: str
     table: Table
     targets: np.ndarray | None  # (n,)
+    places: np.ndarray | None = None  # (n,), of these rows in their source, where they are a part of it
 
     def __len__(self) -> int:
         return len(self.table.numbers)
@@ -57,7 +58,7 @@ class TableRows:
             numbers=self.table.numbers[chosen],
             labels={place: [values[row] for row in chosen] for place, values in self.table.labels.items()},
         )
-        return TableRows(source, table, None if self.targets is None else self.targets[chosen])
+        return TableRows(source, table, None if self.targets is None else self.targets[chosen], chosen)
 
 
 @final
@@ -207,11 +208,44 @@ def evaluation(name: str, estimator: Any, rows: TableRows, *, judged: bool) -> r
     """What the estimator says of rows, beside their targets if these are known."""
     if hasattr(estimator, "classes_"):
         labels = _numbered(estimator, rows) if judged else None
-        return records.classification(name, labels, {records.OURS: estimator.predict_proba(rows.table)})
-    mean, std = estimator.predict(rows.table, return_std=True)
+        found = records.classification(name, labels, {records.OURS: estimator.predict_proba(rows.table)})
+        return dataclasses.replace(found, places=rows.places)
+    known: dict[str, Any] = {"intervals": {records.OURS: estimator.interval(rows.table, 0.9)}}
     targets = _as_targets("regression", rows) if judged else None
-    known = np.sqrt(np.maximum(std**2 - estimator.noise_std_**2, 0.0))
-    return records.regression(name, targets, {records.OURS: (mean, std)}, epistemic_std={records.OURS: known})
+    if targets is not None:
+        cdf = estimator.cumulative_probability(rows.table, targets)
+        known["densities"] = {records.OURS: (cdf, estimator.log_predictive_density(rows.table, targets))}
+    found = _numbers(name, estimator, rows.table, targets, estimator.predict(rows.table, return_std=True), known)
+    return dataclasses.replace(found, places=rows.places)
+
+
+def left_out(estimator: Any, train: TableRows) -> records.Evaluation:
+    """What the estimator says of every training row, given the others."""
+    found, name = estimator.leave_one_out_, records.LEFT_OUT
+    if hasattr(estimator, "classes_"):
+        return records.classification(name, _numbered(estimator, train), {records.OURS: found.probabilities})
+    known = {"densities": {records.OURS: (found.cdf, found.log_density)}}
+    return _numbers(name, estimator, train.table, _as_targets("regression", train), (found.mean, found.std), known)
+
+
+def _numbers(
+    name: str, estimator: Any, table: Table, targets: np.ndarray | None, found: tuple[Any, Any], known: dict[str, Any]
+) -> records.Evaluation:
+    """Predicted means and standard deviations, over the most relevant column."""
+    input_name, inputs = _most_relevant(estimator, table)
+    epistemic = np.sqrt(np.maximum(found[1] ** 2 - estimator.noise_std_**2, 0.0))
+    return records.regression(
+        name, targets, {records.OURS: found}, epistemic_std={records.OURS: epistemic}, inputs=inputs,
+        input_name=input_name, **known,
+    )  # fmt: skip
+
+
+def _most_relevant(estimator: Any, table: Table) -> tuple[str, np.ndarray | None]:
+    """Of the columns with numbers."""
+    if not table.numeric:
+        return "", None
+    place = int(np.argmax(estimator.relevance_[list(table.numeric)]))
+    return table.names[table.numeric[place]], table.numbers[:, place]
 
 
 def _numbered(estimator: Any, rows: TableRows) -> np.ndarray:  # (n,)
@@ -227,12 +261,14 @@ def _numbered(estimator: Any, rows: TableRows) -> np.ndarray:  # (n,)
 
 def record(run: TableRun, request: Request, clock: Clock) -> records.Record:
     """Everything that is known of a run."""
+    train = run.train
     with clock.phase("predicting"):
         evaluations = tuple(
             evaluation(Path(rows.source).name if name == "ood" else name, run.estimator, rows, judged=name != "ood")
             for name, rows in run.sets.items()
         )
-    train = run.train
+    if "test" not in run.sets:
+        evaluations = (left_out(run.estimator, train), *evaluations)
     sizes = {"train": len(train)} | {name: len(rows) for name, rows in run.sets.items()}
     used = [column for column in run.columns if column.kind != "left out"]
     data = records.Data(
@@ -246,13 +282,14 @@ def record(run: TableRun, request: Request, clock: Clock) -> records.Record:
         command=request.command, seed=request.seed, data=data,
         network=records.Network(f"{type(run.estimator).__name__}, {len(networks.of[0])} networks", weights, weights),
         choices=_choices(run, request), solve=_solve(run.estimator), influence=_influence(run),
+        relevance=_relevance(run),
         seconds=dict(clock.seconds),
     )  # fmt: skip
 
 
 def _choices(run: TableRun, request: Request) -> tuple[records.Choice, ...]:
     """The estimator, and what was done with every column."""
-    shares = dict(zip(run.train.table.names, run.estimator.relevance_, strict=True))
+    shares = _relevance(run)
     columns = [
         records.Choice(
             f"column {one.name!r}", one.said, "" if one.name not in shares else f"relevance {shares[one.name]:.0%}"
@@ -261,15 +298,16 @@ def _choices(run: TableRun, request: Request) -> tuple[records.Choice, ...]:
     ]
     asked = "as asked" if request.target else "the last column"
     return (
-        *(
-            [records.Choice("table", run.read_as, "as its line of names and its numbers have it")]
-            if run.read_as
-            else []
-        ),
+        *([records.Choice("table", run.read_as, "guessed from its first line and its numbers")] if run.read_as else []),
         records.Choice("estimator", type(run.estimator).__name__, run.why),
         records.Choice("target", f"column {run.target!r}", asked),
         *columns,
     )
+
+
+def _relevance(run: TableRun) -> dict[str, float]:
+    """Every column's share in the slopes of the networks."""
+    return dict(zip(run.train.table.names, map(float, run.estimator.relevance_), strict=True))
 
 
 def _solve(estimator: Any) -> records.Solve:
@@ -278,7 +316,7 @@ def _solve(estimator: Any) -> records.Solve:
     labels = hasattr(estimator, "classes_")
     return records.Solve(
         method="linearised networks, exact", why="small networks on all rows, several from different starts",
-        tuned_by="a bound on the evidence" if labels else "the evidence", converged=estimator.converged_,
+        tuned_by=f"tuned by {'a bound on the ' if labels else ''}marginal likelihood", converged=estimator.converged_,
         limited_by="" if estimator.converged_ else f"training ended after {estimator.n_iter_} iterations",
         noise_std=() if labels else (float(estimator.noise_std_),),
         log_evidence=records.Measured(estimator.log_evidence_, error),
@@ -291,7 +329,9 @@ def _influence(run: TableRun) -> records.Influence | None:
         return None
     found = run.estimator.leave_one_out_
     targets = _as_targets("regression", run.train)
-    return records.Influence(np.asarray(found.leverage), np.asarray(found.log_density), targets, np.asarray(found.mean))
+    return records.Influence(
+        np.asarray(found.leverage), np.asarray(found.log_density), targets, np.asarray(found.mean), run.train.places
+    )
 
 
 def predictions(estimator: Any, table: Table) -> dict[str, Any]:

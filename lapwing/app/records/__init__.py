@@ -8,6 +8,7 @@ Nothing is ever unpickled.
 from lapwing.app.records.evaluations import classification, regression
 from lapwing.app.records.files import FORMAT, load, save
 from lapwing.app.records.schema import (
+    LEFT_OUT,
     OURS,
     Choice,
     Curve,
@@ -27,6 +28,7 @@ from lapwing.runtime.atomic import write as write_atomically
 
 __all__ = [
     "FORMAT",
+    "LEFT_OUT",
     "OURS",
     "Choice",
     "Curve",

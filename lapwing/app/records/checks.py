@@ -35,7 +35,7 @@ def _evaluation(place: str, one: Evaluation, task: str) -> None:
     sizes = {len(_main(place, method, task)) for method in one.predictions}
     _need(len(sizes) == 1, place, "as many predictions of every method")
     (count,) = sizes
-    for method in one.predictions:
+    for method in (*one.predictions, *one.members):
         _predictions(f"{place}, {method.method[:30]}", method, count, task)
     if one.targets is not None:
         shape = (count,) if task == "classification" else np.shape(_main(place, one.predictions[0], task))
@@ -46,6 +46,8 @@ def _evaluation(place: str, one: Evaluation, task: str) -> None:
             _need(bool(whole), f"{place}, targets", f"class numbers from 0 to {classes - 1}")
     if one.inputs is not None:
         _numbers(f"{place}, inputs", one.inputs, (count,))
+    if one.places is not None:
+        _numbers(f"{place}, places", one.places, (count,))
     _images(place, one, count)
 
 
@@ -67,10 +69,14 @@ def _predictions(place: str, method: Predictions, count: int, task: str) -> None
         _need(bool(fits), place, "probabilities that sum to one")
     else:
         _need(method.std is not None, place, "standard deviations beside the means")
-    for name, part in (("std", method.std), ("epistemic_std", method.epistemic_std)):
+    for name in ("std", "epistemic_std", "cdf"):
+        part = getattr(method, name)
         if part is not None:
             _numbers(f"{place}, {name}", part, main.shape)
             _need(bool((part >= 0).all() and np.isfinite(part).all()), f"{place}, {name}", "none negative, all finite")
+    for name in ("log_density", "lower_90", "upper_90"):
+        if getattr(method, name) is not None:
+            _numbers(f"{place}, {name}", getattr(method, name), main.shape)
     for name, scores in method.scores.items():
         _numbers(f"{place}, {name[:30]}", scores, (count,))
         _need(bool(np.isfinite(scores).all()), f"{place}, {name[:30]}", "finite scores")
@@ -97,7 +103,7 @@ def _curve(curve: Curve) -> None:
 
 def _influence(found: Influence) -> None:
     _numbers("influence, leverage", found.leverage, (None,))
-    for name in ("log_density", "targets", "predicted"):
+    for name in ("log_density", "targets", "predicted", "places"):
         part = getattr(found, name)
         if part is not None:
             _numbers(f"influence, {name}", part, found.leverage.shape)

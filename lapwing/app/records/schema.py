@@ -12,6 +12,7 @@ from typing import Any, Literal, final
 import numpy as np
 
 OURS = "lapwing"  # the method whose charts a page shows in full; others are what it is compared with
+LEFT_OUT = "training rows, each predicted from the others"  # the set that a table without test rows is checked on
 
 Task = Literal["classification", "regression"]
 
@@ -106,13 +107,21 @@ class Solve:
 @final
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """What one method said about an evaluation set: class probabilities, or a mean with a standard deviation."""
+    """What one method said about an evaluation set: class probabilities, or a mean with a standard deviation.
+
+    Where a distribution of numbers is not Gaussian, `cdf` and `log_density` are those of the targets under it, and
+    `lower_90` and `upper_90` the ends of its central interval.
+    """
 
     method: str
     probs: np.ndarray | None = None  # (n, classes)
     mean: np.ndarray | None = None  # (n, outputs)
     std: np.ndarray | None = None  # (n, outputs), of a new observation
     epistemic_std: np.ndarray | None = None  # (n, outputs)
+    cdf: np.ndarray | None = None  # (n, outputs)
+    log_density: np.ndarray | None = None  # (n, outputs)
+    lower_90: np.ndarray | None = None  # (n, outputs)
+    upper_90: np.ndarray | None = None  # (n, outputs)
     scores: dict[str, np.ndarray] = field(default_factory=dict)  # (n,) each, larger is less certain: "novelty"
     metrics: dict[str, Measured] = field(default_factory=dict)
 
@@ -120,14 +129,17 @@ class Predictions:
 @final
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """Predictions of several methods on one set of inputs; without targets, a set foreign to the training data."""
+    """Predictions of several methods on one set of inputs; without targets, an out-of-distribution set."""
 
     name: str
     predictions: tuple[Predictions, ...]
     targets: np.ndarray | None = None  # (n,) class numbers, or (n, outputs)
-    inputs: np.ndarray | None = None  # (n,), where there is one number per input
+    inputs: np.ndarray | None = None  # (n,), the only number of each input, or its most relevant one
+    input_name: str = ""  # of the most relevant one, where there are others
+    members: tuple[Predictions, ...] = ()  # what each of several networks says by itself
     image_rows: np.ndarray | None = None  # (k,), the inputs that are shown
     images: np.ndarray | None = None  # (k, height, width) or (k, height, width, 3), bytes
+    places: np.ndarray | None = None  # (n,), of the inputs in their source, where they are a part of it
 
     def method(self, name: str) -> Predictions:
         """The predictions of one method."""
@@ -146,6 +158,7 @@ class Influence:
     log_density: np.ndarray | None = None  # (n,), of each datum given all others
     targets: np.ndarray | None = None  # (n,)
     predicted: np.ndarray | None = None  # (n,), from all others
+    places: np.ndarray | None = None  # (n,), of the data in their source, where they are a part of it
 
 
 @final
@@ -169,6 +182,7 @@ class Record:
     solve: Solve = field(default_factory=Solve)
     curve: Curve | None = None
     layers: tuple[Layer, ...] = ()
+    relevance: dict[str, float] = field(default_factory=dict)  # by column, of networks that were trained on a table
     influence: Influence | None = None
     seconds: dict[str, float] = field(default_factory=dict)  # by phase
     peak_bytes: int | None = None

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 import lapwing.metrics as metrics
-from lapwing.app.records import Evaluation, Predictions, Record
+from lapwing.app.records import Evaluation, Measured, Predictions, Record
 from lapwing.app.report import scores
+from lapwing.app.report.cells import cell
 from lapwing.app.report.markup import Child, Html, h, picture, table
 from lapwing.app.report.svg import Axis, Frame, Numbers, axis, card, figure, legend, number, percent, tenths
 
@@ -16,6 +17,7 @@ SHARE = tuple(np.linspace(0, 1, 6))
 CURVE = 60  # points of a risk–coverage curve
 THRESHOLDS = 0.5, 0.8, 0.9, 0.95, 0.99
 MISTAKES = 8  # shown
+CLASSES = 30  # shown
 
 Runs = Sequence[tuple[str, Evaluation, Predictions]]  # a name, a set and what one method said about it
 
@@ -28,6 +30,7 @@ def charts(record: Record) -> list[tuple[str, list[Html]]]:
     methods = [(one.method, first, one) for one in scores.ordered(first)]
     return [
         ("Can its confidence be trusted?", [reliability(methods), confidences(first)]),
+        ("Scores by class", by_class(record, first)),
         ("What to answer, and what to leave to a person", [abstention(first), risk(first), sharpness(first)]),
         ("Examples", [*mistakes(record, first), *examples(record, first)]),
     ]
@@ -86,6 +89,44 @@ def confidences(evaluation: Evaluation) -> Html:
     )  # fmt: skip
 
 
+def by_class(record: Record, evaluation: Evaluation) -> list[Html]:
+    """How well each class is recognised, and what it is mistaken for."""
+    probs, targets = _probs(scores.main(evaluation)), np.asarray(evaluation.targets)
+    said, losses = probs.argmax(1), scores.losses(scores.main(evaluation), targets)
+    counts = np.zeros((probs.shape[1],) * 2, int)  # by class and answer
+    np.add.at(counts, (targets, said), 1)
+    present = np.flatnonzero(counts.sum(1))
+    order = present[np.argsort([-losses[targets == label].mean() for label in present], kind="stable")][:CLASSES]
+
+    def row(label: int) -> tuple[Child, ...]:
+        own, right = counts[label], int(counts[label, label])
+        wrong = np.delete(np.arange(len(own)), label)
+        most = int(wrong[np.argmax(own[wrong])])
+        mistaken = f"{_class_name(record, most)} ({own[most]:,})" if own[most] else "–"
+        given, nll = (scores.mean_of(part[targets == label]) for part in (probs[:, label], losses))
+        return (
+            _class_name(record, label), f"{own.sum():,}", _share("recall", right, own),
+            _share("precision", right, counts[:, label]), cell("mean probability", given), cell("NLL", nll), mistaken,
+        )  # fmt: skip
+
+    header = ("class", "inputs", "recall", "precision", "mean probability", "NLL", "most often taken for")
+    some = f" The {CLASSES} of {len(present)} with the highest NLL are shown." if len(present) > CLASSES else ""
+    says = (
+        "Recall: share of a class's inputs that is recognised. Precision: share of right answers among those that name "
+        f"the class. Mean probability: what the class is given on its own inputs. ± is one standard error.{some}"
+    )
+    whole = table(header, [row(int(label)) for label in order], caption="Scores by class", sortable=True)
+    return [card(f"Every class on {evaluation.name}", whole, says=says, wide=True)]
+
+
+def _share(metric: str, right: int, counts: np.ndarray) -> Child:
+    total = int(counts.sum())
+    if not total:
+        return "–"
+    share = right / total
+    return cell(metric, Measured(share, float(np.sqrt(share * (1 - share) / total))))
+
+
 def abstention(evaluation: Evaluation) -> Html:
     """How many inputs are answered above a confidence, and how many of those answers are wrong."""
     methods = scores.ordered(evaluation)
@@ -111,15 +152,17 @@ def mistakes(record: Record, evaluation: Evaluation) -> list[Html]:
     if not len(worst):
         return []
 
+    places = np.arange(len(targets)) if evaluation.places is None else evaluation.places
+
     def shown(row: int) -> tuple[str, ...]:
         said, truth = int(probs[row].argmax()), int(targets[row])
         likely = (tenths(float(probs[row, label])) for label in (said, truth))
-        return f"{row + 1:,}", _class_name(record, said), next(likely), _class_name(record, truth), next(likely)
+        return f"{places[row]:,}", _class_name(record, said), next(likely), _class_name(record, truth), next(likely)
 
     rows = [shown(int(row)) for row in worst]
-    header = ("input", "predicted", "confidence", "is", "its probability")
+    header = ("row", "predicted", "confidence", "is", "its probability")
     whole = table(header, rows, caption="The most confident mistakes", sortable=True)
-    says = f"{len(wrong):,} of {len(targets):,} answers are wrong."
+    says = f"{len(wrong):,} of {len(targets):,} answers are wrong. Rows are counted from 0, as in the predictions."
     return [card("Most confident mistakes", whole, says=says, wide=True)]
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from lapwing.app.records import Curve, Influence, Measured, Record
-from lapwing.app.report.markup import Html, h, table
-from lapwing.app.report.svg import Frame, Numbers, axis, card, figure, log_axis, number, tenths
+from lapwing.app.report.markup import Html, table
+from lapwing.app.report.svg import Frame, Numbers, axis, card, figure, log_axis, number, share_bar, tenths
 
 TOP = 12  # training points shown
 PARTS = {  # of the log evidence
@@ -19,10 +19,10 @@ PARTS = {  # of the log evidence
 
 
 def curves(curve: Curve) -> list[Html]:
-    """Held-out density and log evidence over the prior precision, with the chosen one."""
+    """Validation log density and log evidence over the prior precision, with the chosen one."""
     parts = (
-        ("Held-out density", "mean log density per point", curve.held_out),
-        ("Evidence", "log evidence", curve.log_evidence),
+        ("Validation data", "mean log density", curve.held_out),
+        ("Marginal likelihood", "log evidence", curve.log_evidence),
     )
     return [
         _curve(title, label, curve, values)
@@ -32,17 +32,18 @@ def curves(curve: Curve) -> list[Html]:
 
 
 def _curve(title: str, label: str, curve: Curve, values: np.ndarray) -> Html:
-    inside = np.isfinite(values)
+    known = values[np.isfinite(values)]
+    worst = known.max() - max(4 * (known.max() - np.median(known)), 1e-12)  # a cliff must not hide the top
+    inside = np.isfinite(values) & (values >= worst)
     precision, values = curve.precision[inside], values[inside]
-    worst = values.max() - max(4 * (values.max() - np.median(values)), 1e-12)  # a cliff must not hide the top
-    frame = Frame(log_axis("prior precision", [*precision, curve.chosen]), axis(label, np.maximum(values, worst)))
+    frame = Frame(log_axis("prior precision", [*precision, curve.chosen]), axis(label, values))
     rows = tuple((number(a), number(b)) for a, b in zip(precision, values, strict=True))
     marks = [
         frame.rule(x=curve.chosen, label=f"chosen: {number(curve.chosen)}"),
         frame.line(precision, values, 0, [f"precision {a}: {b}" for a, b in rows], markers=False),
     ]
     says = f"Higher is better; of those tried, {number(float(precision[int(np.argmax(values))]))} is best. A small "
-    says += "precision lets the weights vary widely, which makes error bars wide."
+    says += "precision lets the weights vary widely, which makes predictions less certain."
     return figure(title, frame, marks, says=says, numbers=Numbers(("precision", label), rows))
 
 
@@ -50,17 +51,9 @@ def layers(record: Record) -> list[Html]:
     """Bars of every layer's share of the variance of the outputs."""
     if not record.layers:
         return []
-    largest = max(max(layer.share for layer in record.layers), 1e-9)
-
-    def bar(share: float) -> Html:
-        drawn = h("rect", x="0", y="2", width=f"{max(100 * share / largest, 0):.1f}", height="8", class_="bar s0")
-        box = "0 0 100 12"
-        return h("svg", drawn, viewBox=box, class_="share", aria_hidden="true", preserveAspectRatio="none")
-
-    rows = [
-        (layer.name, f"{layer.weights:,}", f"{100 * layer.share:.1f} %", bar(layer.share)) for layer in record.layers
-    ]
-    drawn = table(("layer", "weights", "share", "bar"), rows, caption="Share of the variance of the outputs, by layer")
+    largest = max(layer.share for layer in record.layers)
+    rows = [(layer.name, f"{layer.weights:,}", share_bar(layer.share, largest)) for layer in record.layers]
+    drawn = table(("layer", "weights", "share"), rows, caption="Share of the variance of the outputs, by layer")
     says = "How much variance of the outputs each layer's weights bring in by themselves, averaged over some inputs."
     return [card("Where the uncertainty comes from", drawn, says=says)]
 
@@ -70,7 +63,11 @@ def influence(record: Record) -> list[Html]:
     found = record.influence
     if found is None:
         return []
-    says = "Leverage is how much of a point's own prediction comes from itself: near one, nothing else supports it."
+    says = (
+        "Leverage is how much of a point's own prediction comes from itself: near one, nothing else supports it."
+        if record.task == "regression"
+        else "Leverage is how much of a point's own logits comes from itself, summed over the classes."
+    )
     cards = [_points("Training points that matter most", np.argsort(-found.leverage, kind="stable"), record, says)]
     if found.log_density is not None:
         says = "What the posterior without a point says about it: the lower the log density, the more surprising it is."
@@ -93,9 +90,10 @@ def _points(title: str, order: np.ndarray, record: Record, says: str) -> Html:
     def value(values: np.ndarray | None, row: int) -> str:
         return "–" if values is None else number(float(f"{float(values[row]):.3g}"))
 
+    places = np.arange(len(found.leverage)) if found.places is None else found.places
     rows = [
         (
-            str(row), word(found.targets, row), word(found.predicted, row), value(found.leverage, row),
+            str(places[row]), word(found.targets, row), word(found.predicted, row), value(found.leverage, row),
             value(found.log_density, row),
         )
         for row in map(int, order[:TOP])
@@ -109,7 +107,7 @@ def convergence(record: Record) -> list[Html]:
     rows, shown = _solved(record), []
     if rows:
         says = (
-            "Truncated solves give error bars that are too wide; a residual is that of the equation each draw solves."
+            "A solve that is cut short gives too much uncertainty; residuals are those of the equations of the draws."
         )
         shown.append(card("Convergence", table(("", ""), rows, caption="How the posterior was found"), says=says))
     if record.seconds:
@@ -145,7 +143,7 @@ def _solved(record: Record) -> list[tuple[str, str]]:
     rows += [(f"· {PARTS.get(name, name)}", number(value)) for name, value in solve.evidence_parts.items()]
     if solve.precision:
         groups = ", ".join(f"{name}: {number(value)}" for name, value in list(solve.precision.items())[:12])
-        rows.append(("Prior precision", groups + (f", by {solve.tuned_by}" if solve.tuned_by else "")))
+        rows.append(("Prior precision", groups + (f" ({solve.tuned_by})" if solve.tuned_by else "")))
     if solve.noise_std:
         rows.append(("Noise standard deviation", ", ".join(number(value) for value in solve.noise_std[:8])))
     if solve.temperature is not None:
@@ -154,7 +152,7 @@ def _solved(record: Record) -> list[tuple[str, str]]:
 
 
 def limits(record: Record) -> str:
-    """What stands between these error bars and the exact ones, in words."""
+    """What stands between this posterior and the exact one, in words."""
     solve, found = record.solve, []
     if solve.error_bound is not None:
         bound = f"{100 * solve.error_bound:.2g} %"

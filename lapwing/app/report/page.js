@@ -52,11 +52,16 @@
     document.getElementById("choose").hidden = false;
     const runs = [...document.querySelectorAll("article.run")];
     const choose = (id) => runs.forEach((run) => { run.hidden = run.id !== id; });
-    const known = (id) => runs.some((run) => run.id === id);
     chooser.addEventListener("change", () => { choose(chooser.value); history.replaceState(null, "", `#${chooser.value}`); });
-    const start = location.hash.slice(1);
-    chooser.value = known(start) ? start : "compare";
-    choose(chooser.value);
+    const follow = () => {
+      const place = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+      const run = place && place.closest("article.run");
+      chooser.value = run ? run.id : "compare";
+      choose(chooser.value);
+      if (run && place !== run) place.scrollIntoView();
+    };
+    window.addEventListener("hashchange", follow);
+    follow();
   }
 
   const theme = document.getElementById("theme");

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Sequence
 from importlib.resources import files
 
 from lapwing.app.records import Measured, Record
-from lapwing.app.report import classification, fit, regression, scores, tables
+from lapwing.app.report import classification, fit, inputs, regression, scores, several, tables
+from lapwing.app.report.cells import error_of, written
 from lapwing.app.report.markup import Child, Html, h
 from lapwing.app.report.verdict import Verdict, verdict
 
@@ -98,16 +100,19 @@ def _content(runs: Sequence[Record], names: Sequence[str]) -> Child:
     if len(runs) == 1:
         return h("article", _run(runs[0]), class_="run")
     articles = [
-        h("article", h("h2", name, class_="name"), _run(run), class_="run", id=f"run-{place}")
+        h("article", h("h2", name, class_="name"), _run(run, f"run-{place}-"), class_="run", id=f"run-{place}")
         for place, (name, run) in enumerate(zip(names, runs, strict=True))
     ]
     return [tables.comparison(runs, names), articles]
 
 
-def _run(record: Record) -> Child:
+def _run(record: Record, prefix: str = "") -> Child:
     charts = classification.charts(record) if record.task == "classification" else regression.charts(record)
     sections: list[tuple[str, list[Html]]] = [
+        ("Compared", tables.methods(record)),
+        ("Several networks", several.sections(record)),
         *charts,
+        ("Which inputs matter?", inputs.relevance(record)),
         ("Under shift", tables.shifted(record)),
         ("Does it recognise out-of-distribution inputs?", tables.foreign(record)),
         ("Which prior precision?", [] if record.curve is None else fit.curves(record.curve)),
@@ -115,12 +120,28 @@ def _run(record: Record) -> Child:
         ("Which training points matter?", fit.influence(record)),
         ("Choices and provenance", fit.provenance(record)),
     ]
-    shown = [_section(title, cards) for title, cards in sections if cards]
-    return [_verdict(verdict(record)), _tiles(record), tables.methods(record), shown]
+    shown = [(f"{prefix}{_slug(title)}", title, cards) for title, cards in sections if cards]
+    return [_verdict(verdict(record)), _tiles(record), _contents(shown), [_section(*one) for one in shown]]
 
 
-def _section(title: str, cards: Sequence[Html]) -> Html:
-    return h("section", h("h2", title), h("div", cards, class_="cards"))
+def _slug(title: str) -> str:
+    """A title as the name of a place on the page.
+
+    >>> _slug("Which inputs matter?")
+    'which-inputs-matter'
+    """
+    return "-".join(re.findall(r"\w+", title.lower()))
+
+
+def _contents(sections: Sequence[tuple[str, str, Sequence[Html]]]) -> Child:
+    if len(sections) < 2:
+        return None
+    links = [h("li", h("a", title, href=f"#{place}")) for place, title, _ in sections]
+    return h("nav", h("ul", links), class_="contents", aria_label="Contents")
+
+
+def _section(place: str, title: str, cards: Sequence[Html]) -> Html:
+    return h("section", h("h2", title), h("div", cards, class_="cards"), id=place)
 
 
 def _verdict(found: Verdict) -> Html:
@@ -139,10 +160,9 @@ def _tiles(record: Record) -> Child:
     ours = scores.main(tested)
 
     def tile(name: str, found: Measured) -> Html:
-        error = f"± {tables.written(name, found.standard_error)}" if found.standard_error > 0 else ""
         return h(
-            "li", h("span", name, class_="what"), h("span", tables.written(name, found.value), class_="number"),
-            h("span", error, class_="error"), data_tip=tables.ABOUT.get(name),
+            "li", h("span", name, class_="what"), h("span", written(name, found.value), class_="number"),
+            h("span", error_of(name, found), class_="error"), data_tip=tables.ABOUT.get(name),
         )  # fmt: skip
 
     tiles = [tile(name, found) for name, found in ours.metrics.items()]

@@ -8,11 +8,11 @@ from typing import final
 
 import numpy as np
 
-from lapwing.app.records import Evaluation, Predictions, Record
-from lapwing.app.report import scores
+from lapwing.app.records import Evaluation, Record
+from lapwing.app.report import inputs, scores
 from lapwing.app.report.classification import Runs, histogram
 from lapwing.app.report.markup import Child, Html
-from lapwing.app.report.svg import Axis, Frame, Numbers, axis, figure, legend, number, percent, tenths
+from lapwing.app.report.svg import NAME, Axis, Frame, Numbers, axis, cut, figure, legend, number, percent, tenths
 
 SHOWN = 1200  # points of a scatter
 BARS = 150  # of them with error bars
@@ -25,36 +25,40 @@ def charts(record: Record) -> list[tuple[str, list[Html]]]:
     first = next((one for one in record.evaluations if one.targets is not None), None)
     if first is None:
         return []
-    unit, what = f" ({record.data.unit})" if record.data.unit else "", record.data.target or "target"
+    unit, what = f" ({cut(record.data.unit, 10)})" if record.data.unit else "", cut(record.data.target or "target", 16)
     methods = [(one.method, first, one) for one in scores.ordered(first)]
     return [
         ("Are the intervals right?", [coverage(methods), errors(first)]),
-        ("The function and its error bars", [] if first.inputs is None else [bands(first, what, unit)]),
+        ("The function and its intervals", [] if _has_others(record, first) else [bands(first, what, unit)]),
+        (f"Over the most relevant input: {first.input_name}", inputs.most_relevant(record, first, what, unit)),
         ("Where are the errors?", [against(first, what, unit), residuals(first, unit), widths(first, unit)]),
     ]
+
+
+def _has_others(record: Record, evaluation: Evaluation) -> bool:
+    """Whether what is known of the inputs is not all of them."""
+    return evaluation.inputs is None or len(record.relevance) > 1
 
 
 def coverage(runs: Runs) -> Html:
     """Share of targets inside central intervals, against the level promised."""
     y = Axis("targets found inside", 0, 1, ticks=TICKS, form=percent)
     frame = Frame(Axis("level promised", 0, 1, ticks=TICKS, form=percent), y, 330)
-    count, grid = min(_z(evaluation, one).size for _, evaluation, one in runs), np.linspace(0, 1, 41)
+    count, grid = min(scores.spread(one)[0].size for _, _, one in runs), np.linspace(0, 1, 41)
     room = 1.96 * np.sqrt(grid * (1 - grid) / count)
     marks: list[Child] = [
         frame.band(grid, np.clip(grid - room, 0, 1), np.clip(grid + room, 0, 1), "-chance"),
         frame.diagonal("as promised"),
     ]
-    halves = [NormalDist().inv_cdf((1 + level) / 2) for level in LEVELS]
     rows: list[tuple[str, ...]] = []
     for series, (name, evaluation, one) in reversed(list(enumerate(runs))):
-        z = np.abs(_z(evaluation, one))
-        inside = [float((z < half).mean()) for half in halves]
+        inside = [float(scores.inside(one, np.asarray(evaluation.targets), level).mean()) for level in LEVELS]
         words = [(percent(level), tenths(found)) for level, found in zip(LEVELS, inside, strict=True)]
         marks.append(frame.line(LEVELS, inside, series, [f"{name}: {a} intervals hold {b}" for a, b in words]))
         rows[:0] = [(name, *word) for word in words]
     return figure(
         "Coverage of intervals", frame, marks, key=legend([name for name, _, _ in runs]),
-        says="How many targets fall inside central intervals. Above the diagonal the error bars are too wide, below it "
+        says="How many targets fall inside central intervals. Above the diagonal the intervals are too wide, below it "
         "too narrow; the grey band is what chance allows.",
         numbers=Numbers(("method", "promised", "inside"), tuple(rows)),
     )  # fmt: skip
@@ -62,21 +66,23 @@ def coverage(runs: Runs) -> Html:
 
 def errors(evaluation: Evaluation) -> Html:
     """Standardised errors beside the standard normal density."""
-    z = _z(evaluation, scores.main(evaluation))
+    ours, targets = scores.main(evaluation), np.asarray(evaluation.targets)
+    z, (mean, std) = scores.normal_scores(ours, targets), scores.spread(ours)
     edges = np.linspace(-4, 4, 33)
     found = np.histogram(np.clip(z, -4, 4), edges)[0] / z.size
     expected = np.diff([NormalDist().cdf(float(edge)) for edge in edges])
     y = axis("share of targets", [0, *found, *expected], zero=True, form=percent)
-    frame = Frame(Axis("error in predicted standard deviations", -4, 4), y, 330)
+    frame = Frame(Axis("standardised error", -4, 4), y, 330)
     rows = tuple((number(edges[i]), tenths(found[i]), tenths(expected[i])) for i in range(len(found)))
     tips = [f"{number(edges[i])} to {number(edges[i + 1])}: {row[1]}, expected {row[2]}" for i, row in enumerate(rows)]
-    middle, width = (edges[1:] + edges[:-1]) / 2, scores.width_of(z)
+    middle, width = (edges[1:] + edges[:-1]) / 2, scores.width_of((targets - mean) / std)
     return figure(
         "Standardised errors", frame,
         [frame.bars(edges, found, 0, tips), frame.line(middle, expected, 1, markers=False)],
         key=legend(["found", "standard normal"]),
-        says=f"Right error bars give the dashed curve. Root mean square {number(width.value)} ± "
-        f"{number(width.standard_error)}, where one is right; values beyond four are shown at the edge.",
+        says="Where each target lies in its predicted distribution, as a standard normal number: right distributions "
+        f"give the dashed curve. Values beyond four are shown at the edge. Errors are {width.value:,.2f} ± "
+        f"{width.standard_error:,.2f} predicted standard deviations (root mean square), where 1 is right.",
         numbers=Numbers(("from", "found", "expected"), rows),
     )  # fmt: skip
 
@@ -84,16 +90,17 @@ def errors(evaluation: Evaluation) -> Html:
 def against(evaluation: Evaluation, what: str, unit: str) -> Html:
     """Targets against predictions with 90 % intervals."""
     shown = _Shown.of(evaluation)
-    mean, std = shown.mean, shown.std
+    mean, (low, high, words) = shown.mean, scores.interval(scores.main(evaluation))
+    low, high = (end.reshape(-1)[shown.places] for end in (low, high))
     frame = Frame(axis(f"predicted {what}{unit}", mean), axis(f"observed {what}{unit}", [*mean, *shown.targets]), 330)
     few = np.unique(np.linspace(0, len(mean) - 1, BARS).astype(int))
     marks = [
-        frame.whiskers(mean[few], (mean - 1.645 * std)[few], (mean + 1.645 * std)[few], 3),
+        frame.whiskers(mean[few], low[few], high[few], 3),
         frame.diagonal("prediction and observation agree"),
         frame.points(mean, shown.targets, 0, shown.tips),
     ]
     some = " for some of them" if len(few) < len(mean) else ""
-    says = f"Each dot is a test point{shown.part}; bars show 90 % intervals around the diagonal{some}."
+    says = f"Each dot is a test point{shown.part}; bars around the diagonal are {words}{some}."
     return figure("Observed and predicted", frame, marks, says=says)
 
 
@@ -119,29 +126,30 @@ def widths(evaluation: Evaluation, unit: str) -> Html:
     """Histogram of predicted standard deviations: sharpness."""
     found = {one.method: scores.spread(one)[1].mean(1) for one in scores.ordered(evaluation)}
     means = "; ".join(f"{name} {number(float(values.mean()))}" for name, values in found.items())
-    says = f"Smaller error bars are better as far as they hold. Means: {means}{unit}."
+    says = f"Narrower is better while the intervals hold. Means: {means}{unit}."
     return histogram("Sharpness", f"predicted standard deviation{unit}", found, says=says)
 
 
 def bands(evaluation: Evaluation, what: str, unit: str) -> Html:
     """The function over its one input, with a band for the function and a wider one for observations."""
     ours, x, targets = scores.main(evaluation), np.asarray(evaluation.inputs), np.asarray(evaluation.targets)
-    mean, std = scores.spread(ours)
-    order = np.argsort(x, kind="stable")[np.unique(np.linspace(0, len(x) - 1, 400).astype(int))]
-    middle, wide, at = mean[order, 0], 1.96 * std[order, 0], x[order]
+    (mean, std), (low, high, words) = scores.spread(ours), scores.interval(ours)
+    order = np.argsort(x, kind="stable")[: np.isfinite(x).sum()]
+    order = order[np.unique(np.linspace(0, len(order) - 1, 400).astype(int))]
+    middle, at = mean[order, 0], x[order]
     rows = np.unique(np.linspace(0, len(x) - 1, SHOWN).astype(int))
-    y = axis(f"{what}{unit}", [*(middle - wide), *(middle + wide), *targets[rows, 0]])
-    frame = Frame(axis("input", x, margin=0.0), y, 330)
-    marks = [frame.band(at, middle - wide, middle + wide, "-wide")]
+    y = axis(f"{what}{unit}", [*low[order, 0], *high[order, 0], *targets[rows, 0]])
+    frame = Frame(axis(cut(evaluation.input_name or "input", NAME), x, margin=0.0), y, 330)
+    marks = [frame.band(at, low[order, 0], high[order, 0], "-wide")]
     if ours.epistemic_std is not None:
-        narrow = 1.96 * ours.epistemic_std[order, 0]
+        narrow = 1.6448536 * ours.epistemic_std[order, 0]
         marks.append(frame.band(at, middle - narrow, middle + narrow, "-narrow"))
     tips = [
         f"input {number(x[i])}: observed {number(targets[i, 0])}, predicted {number(mean[i, 0])} ± {number(std[i, 0])}"
         for i in rows
     ]
     marks += [frame.line(at, middle, 0, markers=False), frame.points(x[rows], targets[rows, 0], 1, tips)]
-    says = "The dark band holds the function with a probability of 95 %, the light one a new observation."
+    says = f"The dark band holds the function with a probability of 90 %; the light one shows {words} of observations."
     return figure("Bands", frame, marks, key=legend(["predicted", "observed"]), says=says, wide=True)
 
 
@@ -153,6 +161,7 @@ class _Shown:
     mean: np.ndarray
     std: np.ndarray
     targets: np.ndarray
+    places: np.ndarray
     rows: np.ndarray
     total: int
 
@@ -161,7 +170,7 @@ class _Shown:
         mean, std = scores.spread(scores.main(evaluation))
         places = np.unique(np.linspace(0, mean.size - 1, SHOWN).astype(int))
         parts = [part.reshape(-1)[places] for part in (mean, std, np.asarray(evaluation.targets))]
-        return _Shown(parts[0], parts[1], parts[2], places // mean.shape[1], mean.size)
+        return _Shown(parts[0], parts[1], parts[2], places, places // mean.shape[1], mean.size)
 
     @property
     def part(self) -> str:
@@ -171,8 +180,3 @@ class _Shown:
     def tips(self) -> list[str]:
         zipped = zip(self.rows, self.targets, self.mean, self.std, strict=True)
         return [f"row {i}: observed {number(y)}, predicted {number(m)} ± {number(s)}" for i, y, m, s in zipped]
-
-
-def _z(evaluation: Evaluation, one: Predictions) -> np.ndarray:
-    mean, std = scores.spread(one)
-    return (np.asarray(evaluation.targets) - mean) / std

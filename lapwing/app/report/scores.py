@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
+from scipy.special import ndtr, ndtri
 
 import lapwing.metrics as metrics
 from lapwing.app.records import OURS, Evaluation, Measured, Predictions, Record
 
 BINS = 15
+FARTHEST = 1e-12  # a probability that stands for none
 HIGHER_IS_BETTER = frozenset({"accuracy"})
 UNSCORED = frozenset({"confidence", "mean std", "coverage of 90 %", "rms z"})  # neither more nor less is better
 
@@ -30,20 +32,21 @@ def scored(record: Record) -> Record:
 
 
 def _scored(evaluation: Evaluation) -> Evaluation:
-    if evaluation.targets is None:
+    targets = evaluation.targets
+    if targets is None:
         return evaluation
-    found = tuple(
-        one if one.metrics else replace(one, metrics=of_method(one, evaluation.targets))
-        for one in evaluation.predictions
+    found, own = (
+        tuple(one if one.metrics else replace(one, metrics=of_method(one, targets)) for one in part)
+        for part in (evaluation.predictions, evaluation.members)
     )
-    return replace(evaluation, predictions=found)
+    return replace(evaluation, predictions=found, members=own)
 
 
 def of_method(one: Predictions, targets: np.ndarray) -> dict[str, Measured]:
     """The metrics of one method."""
     if one.probs is not None:
         return _of_classifier(one.probs, targets)
-    return _of_regression(*spread(one), targets)
+    return _of_regression(one, targets)
 
 
 def spread(one: Predictions) -> tuple[np.ndarray, np.ndarray]:
@@ -65,22 +68,52 @@ def _of_classifier(probs: np.ndarray, targets: np.ndarray) -> dict[str, Measured
     }
 
 
-def _of_regression(mean: np.ndarray, std: np.ndarray, targets: np.ndarray) -> dict[str, Measured]:
-    z = (targets - mean) / std
+def _of_regression(one: Predictions, targets: np.ndarray) -> dict[str, Measured]:
+    mean, std = spread(one)
     squares = mean_of(((targets - mean) ** 2).mean(1))
     rmse = math.sqrt(squares.value)
+    known = {} if one.cdf is not None else {"CRPS": mean_of(metrics.crps_each(mean, std, targets).mean(1))}
     return {
-        "NLL": mean_of(metrics.gaussian_nll_each(mean, std, targets).mean(1)),
-        "CRPS": mean_of(metrics.crps_each(mean, std, targets).mean(1)),
+        "NLL": mean_of(losses(one, targets)),
+        **known,  # of a Gaussian
         "RMSE": Measured(rmse, squares.standard_error / (2 * rmse) if rmse else 0.0),
-        "coverage of 90 %": mean_of((np.abs(z) < 1.6448536).mean(1)),
+        "coverage of 90 %": mean_of(inside(one, targets, 0.9).mean(1)),
         "mean std": mean_of(std.mean(1)),
-        "rms z": width_of(z),
+        "rms z": width_of((targets - mean) / std),
     }
 
 
+def cumulative(one: Predictions, targets: np.ndarray) -> np.ndarray:  # (n, outputs)
+    """The predicted probability of less than was observed."""
+    mean, std = spread(one)
+    return np.asarray(ndtr((targets - mean) / std)) if one.cdf is None else one.cdf
+
+
+def inside(one: Predictions, targets: np.ndarray, level: float) -> np.ndarray:  # (n, outputs), bool
+    """Which targets are inside their central interval.
+
+    >>> inside(Predictions("a", mean=np.zeros((2, 1)), std=np.ones((2, 1))), np.array([[1.6], [-1.7]]), 0.9).tolist()
+    [[True], [False]]
+    """
+    return np.asarray(np.abs(2 * cumulative(one, targets) - 1) < level)
+
+
+def normal_scores(one: Predictions, targets: np.ndarray) -> np.ndarray:  # (n, outputs)
+    """What would be errors in standard deviations, were the predicted distributions Gaussian."""
+    return np.asarray(ndtri(np.clip(cumulative(one, targets), FARTHEST, 1 - FARTHEST)))
+
+
+def interval(one: Predictions) -> tuple[np.ndarray, np.ndarray, str]:
+    """The ends of central 90 % intervals, or what stands for them, and what they are called."""
+    if one.lower_90 is not None and one.upper_90 is not None:
+        return one.lower_90, one.upper_90, "90 % intervals"
+    mean, std = spread(one)
+    name = "90 % intervals" if one.cdf is None else "1.645 predicted standard deviations to either side"
+    return mean - 1.6448536 * std, mean + 1.6448536 * std, name
+
+
 def width_of(z: np.ndarray) -> Measured:
-    """The root mean square of standardised errors: below one, error bars are too wide.
+    """The root mean square of standardised errors: below one, intervals are too wide.
 
     >>> width_of(np.array([[0.5], [-0.5]])).value
     0.5
@@ -102,6 +135,8 @@ def losses(one: Predictions, targets: np.ndarray) -> np.ndarray:  # (n,)
     """The negative log-likelihood of every datum."""
     if one.probs is not None:
         return metrics.nll_each(one.probs, targets).numpy()
+    if one.log_density is not None:
+        return np.asarray(-one.log_density.mean(1))
     return metrics.gaussian_nll_each(*spread(one), targets).mean(1).numpy()
 
 
@@ -154,27 +189,24 @@ def best(values: Mapping[str, Measured | None], metric: str) -> str | None:
     return (max if metric in HIGHER_IS_BETTER else min)(known, key=known.__getitem__)
 
 
-def winner(found: Sequence[Predictions], metric: str, targets: np.ndarray | None) -> str | None:
+def winner(found: Mapping[str, Predictions], metric: str, targets: np.ndarray | None) -> str | None:
     """Who is best by a metric and ahead of all others beyond chance; None where there is a tie.
 
-    NLLs are compared point by point, other metrics by their standard errors.
+    On the same targets NLLs are compared point by point, everything else by standard errors.
     """
-    first = best({one.method: one.metrics.get(metric) for one in found}, metric)
-    if first is None or targets is None:
+    first = best({name: one.metrics.get(metric) for name, one in found.items()}, metric)
+    if first is None:
         return None
-    leader = next(one for one in found if one.method == first)
-    for other in found:
-        if other is leader:
-            continue
-        if metric == "NLL":
-            apart = difference(other, leader, targets)
-            ahead = apart is not None and apart.z >= 2
-        else:
-            one, two = leader.metrics[metric], other.metrics[metric]
-            ahead = abs(one.value - two.value) > 2 * math.hypot(one.standard_error, two.standard_error)
-        if not ahead:
-            return None
-    return first
+    others = [one for name, one in found.items() if name != first and metric in one.metrics]
+    return first if all(_ahead(found[first], other, metric, targets) for other in others) else None
+
+
+def _ahead(leader: Predictions, other: Predictions, metric: str, targets: np.ndarray | None) -> bool:
+    if metric == "NLL" and targets is not None:
+        apart = difference(other, leader, targets)
+        return apart is not None and apart.z >= 2
+    one, two = leader.metrics[metric], other.metrics[metric]
+    return abs(one.value - two.value) > 2 * math.hypot(one.standard_error, two.standard_error)
 
 
 def renamed(record: Record) -> Record:

@@ -15,6 +15,7 @@ WIDTH, HEIGHT = 440, 300
 LEFT, RIGHT, TOP, BOTTOM = 70, 24, 12, 48
 SHAPES = 4  # series differ by colour, dash and marker
 NUMBERS = 45  # rows of a chart's own table
+NAME = 28  # letters of a name that an axis has room for
 
 
 @final
@@ -103,6 +104,24 @@ def number(value: float) -> str:
         mantissa, power = f"{value:.2e}".split("e")
         text = f"{float(mantissa):g}e{int(power)}"
     return f"−{text[1:]}" if text.startswith("-") else text
+
+
+def cut(name: str, room: int) -> str:
+    """A name, or its beginning where there is no room for more.
+
+    >>> cut("turned by 45°", 14), cut("turned by a quarter", 14)
+    ('turned by 45°', 'turned by a q…')
+    """
+    return name if len(name) <= room else f"{name[: room - 1]}…"
+
+
+def share_bar(share: float, largest: float) -> Html:
+    """A share in per cent beside its bar; the largest share has the longest."""
+    size = max(share / largest, 0.0) if largest > 0 else 0.0
+    drawn = h("rect", x="0", y="2", width=f"{100 * size:.1f}", height="8", class_="bar s0")
+    bar = h("svg", drawn, viewBox="0 0 100 12", class_="share", aria_hidden="true", preserveAspectRatio="none")
+    text = f"{100 * share:.1f} %".replace("-", "−")
+    return h("div", h("span", text), bar, class_="shared")
 
 
 def _power(value: float) -> str:

@@ -11,12 +11,13 @@ import numpy as np
 import lapwing.metrics as metrics
 from lapwing.app.records import Evaluation, Measured, Predictions, Record
 from lapwing.app.report import classification, regression, scores
+from lapwing.app.report.cells import cell, written
 from lapwing.app.report.markup import Child, Html, h, table
-from lapwing.app.report.svg import Axis, Frame, axis, card, figure, legend, number, tenths
+from lapwing.app.report.svg import Axis, Frame, axis, card, cut, figure, legend, number, tenths
 from lapwing.app.report.verdict import verdict
 
 SIGNS = {"good": "✓", "fair": "!", "poor": "✕", "none": "?"}
-SHARES = frozenset({"accuracy", "confidence", "coverage of 90 %"})
+SCORES = {"between networks": "disagreement between networks"}
 METHODS = {
     "lapwing": "the network with a posterior over its weights",
     "networks averaged": "the mean of the networks' own predictions, their weights taken for certain",
@@ -42,41 +43,18 @@ def tested(record: Record) -> Evaluation | None:
     return next((one for one in record.evaluations if one.targets is not None), None)
 
 
-def written(metric: str, value: float) -> str:
-    """A metric as a person reads it.
-
-    >>> written("accuracy", 0.9312), written("NLL", -0.25), written("RMSE", 53.123)
-    ('93.1 %', '−0.250', '53.1')
-    """
-    if metric in SHARES:
-        return f"{100 * value:.1f} %"
-    if 5e-4 <= abs(value) < 10:
-        return f"{value:.3f}".replace("-", "−")
-    return number(value if abs(value) >= 10 else float(f"{value:.1g}"))
-
-
-def cell(metric: str, found: Measured | None, is_best: bool = False) -> Child:
-    """A metric with its standard error, bold where it is the best."""
-    if found is None:
-        return "–"
-    error = found.standard_error
-    text = [written(metric, found.value), h("small", f" ± {written(metric, error)}") if error > 0 else None]
-    return h("b", text, data_tip=f"best {metric}") if is_best else text
-
-
-def methods(record: Record) -> Child:
+def methods(record: Record) -> list[Html]:
     """All methods on the main test set, with the paired difference of NLL."""
     first = tested(record)
     if first is None or len(first.predictions) < 2:
-        return None
+        return []
     ours, found = scores.main(first), scores.ordered(first)
     names = list(ours.metrics)
-    top = {name: scores.winner(found, name, first.targets) for name in names}
+    top = {name: scores.winner({one.method: one for one in found}, name, first.targets) for name in names}
 
     def row(one: Predictions) -> tuple[Child, ...]:
-        apart = None if one is ours or first.targets is None else scores.difference(one, ours, first.targets)
-        last = "–" if apart is None else f"{apart.mean:+.4f} ± {apart.standard_error:.4f}".replace("-", "−")
-        return (one.method, *(cell(name, one.metrics.get(name), top[name] == one.method) for name in names), last)
+        cells = [cell(name, one.metrics.get(name), top[name] == one.method) for name in names]
+        return (one.method, *cells, "–" if one is ours else apart(one, ours, first.targets))
 
     header = ("method", *names, f"NLL minus {ours.method}'s")
     words = {**METHODS, **ABOUT}
@@ -94,7 +72,13 @@ def methods(record: Record) -> Child:
         "point by point: beyond twice its error, a difference is hardly chance.",
         wide=True,
     )
-    return h("section", h("h2", "Compared"), h("div", shown, class_="cards"))
+    return [shown]
+
+
+def apart(one: Predictions, ours: Predictions, targets: np.ndarray | None) -> str:
+    """The paired difference of NLL, where it can be said."""
+    found = None if targets is None else scores.difference(one, ours, targets)
+    return "–" if found is None else f"{found.mean:+.4f} ± {found.standard_error:.4f}".replace("-", "−")
 
 
 def shifted(record: Record) -> list[Html]:
@@ -113,15 +97,6 @@ def shifted(record: Record) -> list[Html]:
     return [*charts, card("All sets", whole, says="± is one standard error over the points of a set.", wide=True)]
 
 
-def _cut(name: str, room: int) -> str:
-    """A name, or its beginning where there is no room for more.
-
-    >>> _cut("turned by 45°", 14), _cut("turned by a quarter", 14)
-    ('turned by 45°', 'turned by a q…')
-    """
-    return name if len(name) <= room else f"{name[: room - 1]}…"
-
-
 def _over_sets(metric: str, sets: Sequence[Evaluation]) -> Html:
     names, places = [one.method for one in scores.ordered(sets[0])], np.arange(len(sets), dtype=float)
     found = [{one.method: one.metrics.get(metric) for one in evaluation.predictions} for evaluation in sets]
@@ -132,7 +107,7 @@ def _over_sets(metric: str, sets: Sequence[Evaluation]) -> Html:
     room = max(14, 42 // len(sets))  # letters beside each other
     x = Axis(
         "evaluation set", -0.3, len(sets) - 0.7, ticks=tuple(places),
-        form=lambda place: _cut(sets[round(place)].name, room),
+        form=lambda place: cut(sets[round(place)].name, room),
     )  # fmt: skip
     frame, marks = Frame(x, axis(metric, [0, *(value + 2 * error).flat], zero=True)), []
     for series in reversed(range(len(names))):
@@ -154,11 +129,15 @@ def _over_sets(metric: str, sets: Sequence[Evaluation]) -> Html:
 class _Detection:
     """One score of one method on test inputs and on out-of-distribution ones."""
 
-    foreign: str
+    other: Evaluation
     method: str
     score: str
     inside: np.ndarray
     outside: np.ndarray
+
+    @property
+    def means(self) -> tuple[str, str]:
+        return number(float(self.inside.mean())), number(float(self.outside.mean()))
 
     @property
     def auroc(self) -> Measured:
@@ -167,14 +146,14 @@ class _Detection:
 
 
 def foreign(record: Record) -> list[Html]:
-    """Scores of inputs that do not belong to the task, beside those of test inputs."""
+    """Uncertainty about the inputs of every other set, beside that about test inputs."""
     first = tested(record) or next(iter(record.evaluations), None)
-    others = [one for one in record.evaluations if one.targets is None and one is not first]
+    others = [one for one in record.evaluations if one is not first]
     if first is None or not others:
         return []
     known = {one.method: scores.uncertainties(one) for one in scores.ordered(first)}
     found = [
-        _Detection(other.name, method.method, name, known[method.method][name], outside)
+        _Detection(other, method.method, name, known[method.method][name], outside)
         for other in others
         for method in scores.ordered(other)
         for name, outside in scores.uncertainties(method).items()
@@ -185,23 +164,25 @@ def foreign(record: Record) -> list[Html]:
     ours = scores.main(first).method
     alarms = [tenths(metrics.fpr95(one.inside, one.outside)) for one in found]
     rows = [
-        (one.foreign, one.method, one.score, cell("AUROC", one.auroc), alarm)
+        (one.other.name, one.method, SCORES.get(one.score, one.score), *one.means, cell("AUROC", one.auroc), alarm)
         for one, alarm in zip(found, alarms, strict=True)
     ]
-    header = ("out-of-distribution set", "method", "score", "AUROC", "false alarms at 95 %")
-    whole = table(
-        header, rows, caption="How well each score tells out-of-distribution inputs from test inputs", sortable=True
+    header = ("set", "method", "score", f"mean on {first.name}", "mean on this set", "AUROC", "false alarms at 95 %")
+    whole = table(header, rows, caption=f"How well each score tells other sets from {first.name}", sortable=True)
+    says = (
+        f"Each score is larger where a method is less certain. AUROC: how well it tells a set from {first.name}; 1 is "
+        f"perfect, 0.5 is guessing. False alarms: share of {first.name} flagged where 95 % of the other set is."
     )
-    says = "False alarms: share of test inputs flagged where 95 % of out-of-distribution ones are."
-    charts = [_apart(first.name, one) for one in found if one.method == ours]
-    return [*charts, card("All scores", whole, says=says, wide=True)]
+    charts = [_apart(first.name, one) for one in found if one.method == ours and one.other.targets is None]
+    return [*charts, card("Uncertainty on every set", whole, says=says, wide=True)]
 
 
 def _apart(familiar: str, one: _Detection) -> Html:
-    says = f"{one.method}'s {one.score} on {familiar} and on {one.foreign}. It tells them apart with AUROC "
+    name, score = one.other.name, SCORES.get(one.score, one.score)
+    says = f"{one.method}'s {score} on {familiar} and on {name}. It tells them apart with AUROC "
     says += f"{one.auroc.value:.3f}: 1 is perfect, 0.5 is guessing."
-    title = f"{one.score[:1].upper()}{one.score[1:]}: {familiar} and {one.foreign}"
-    return classification.histogram(title, one.score, {familiar: one.inside, one.foreign: one.outside}, says=says)
+    title = f"{score[:1].upper()}{score[1:]}: {familiar} and {name}"
+    return classification.histogram(title, score, {familiar: one.inside, name: one.outside}, says=says)
 
 
 def comparison(runs: Sequence[Record], names: Sequence[str]) -> Html:
@@ -233,17 +214,23 @@ def headline(level: str, words: str) -> Html:
 
 
 def _scores(known: Sequence[tuple[str, Record, Evaluation]]) -> Html:
-    main = {name: scores.main(first).metrics for name, _, first in known}
-    names = list(dict.fromkeys(metric for found in main.values() for metric in found))
-    alike = len({(run.task, run.data.fingerprint) for _, run, _ in known}) == 1
-    top = {metric: scores.best({name: found.get(metric) for name, found in main.items()}, metric) for metric in names}
+    main = {name: scores.main(first) for name, _, first in known}
+    names = list(dict.fromkeys(metric for one in main.values() for metric in one.metrics))
+    targets = np.asarray(known[0][2].targets)
+    alike = all(
+        run.task == known[0][1].task and np.array_equal(np.asarray(first.targets), targets) for _, run, first in known
+    )
+    top = {metric: scores.winner(main, metric, targets) if alike else None for metric in names}
 
     def row(name: str, run: Record, first: Evaluation) -> tuple[Child, ...]:
-        cells = [cell(metric, main[name].get(metric), alike and top[metric] == name) for metric in names]
+        cells = [cell(metric, main[name].metrics.get(metric), top[metric] == name) for metric in names]
         return (name, first.name, *cells, f"{sum(run.seconds.values()):.1f} s" if run.seconds else "–")
 
     rows = [row(*one) for one in known]
     whole = table(("run", "test set", *names, "time"), rows, caption="Scores of all runs", sortable=True)
     says = "Each run's main method on its own test set. "
-    says += "Bold is best." if alike else "The runs used different data, so these numbers do not rank them."
+    says += (
+        "Bold is ahead of all others beyond chance." if alike
+        else "The runs were tested on different data, so these numbers do not rank them."
+    )  # fmt: skip
     return card("All runs", whole, says=says, wide=True)

@@ -1,4 +1,4 @@
-"""The verdict in words: are the error bars right, and if not, why?"""
+"""The verdict in words: are the predictions calibrated, and if not, why?"""
 
 from __future__ import annotations
 
@@ -8,17 +8,23 @@ from typing import Literal, final
 
 import numpy as np
 
-from lapwing.app.records import Evaluation, Measured, Predictions, Record
+from lapwing.app.records import LEFT_OUT, Evaluation, Measured, Predictions, Record
 from lapwing.app.report import scores
 from lapwing.app.report.svg import number
 
 Level = Literal["good", "fair", "poor", "none"]
 EQUAL = 5e-5  # differences of NLL that nobody would notice
 SMALL, LARGE = 0.02, 0.05  # gaps between confidence and accuracy, in shares
-SLIGHT, SERIOUS = 0.05, 0.15  # relative errors of the width of error bars
+SLIGHT, SERIOUS = 0.05, 0.15  # relative errors of the width of intervals
 
 RAW, SCALED = "raw network", "temperature scaling"
 ALONE = {RAW: "The raw network", "networks averaged": "The mean of the networks"}  # without any posterior
+SEEN = {
+    "test": "",
+    "validation": "These data tuned the precision too, which flatters it: pass --test for a check on others.",
+    "training": "Each training row was predicted from the others, but all of them tuned the precisions, which flatters "
+    "the result a little: pass --test or --hold-out for a check on rows that were not used.",
+}
 UNSURE = 0.15  # relative error of a width beyond which a test set cannot tell
 
 
@@ -34,7 +40,7 @@ class Verdict:
 
 
 def verdict(record: Record) -> Verdict:
-    """What the first evaluation with targets says about the error bars.
+    """What the first evaluation with targets says about the predictions.
 
     >>> from lapwing.app import records
     >>> rng = np.random.default_rng(0)
@@ -79,19 +85,23 @@ def _far_off(evaluation: Evaluation) -> str:
     width = scores.width_of((targets - mean) / std)
     if abs(width.value - 1) <= max(2 * width.standard_error, SERIOUS):
         return ""
-    size = f"{number(width.value)} ± {number(width.standard_error)}"
-    return f"On {evaluation.name} errors are {size} times as large as predicted"
+    return f"On {evaluation.name} errors are {_times(width)} times as large as predicted"
+
+
+def _times(width: Measured) -> str:
+    return f"{width.value:,.2f} ± {width.standard_error:,.2f}"
 
 
 def _kind(evaluation: Evaluation) -> str:
+    if evaluation.name == LEFT_OUT:
+        return "training"
     return "validation" if evaluation.name.startswith("validation data") else "test"
 
 
 def _seen_before(evaluation: Evaluation) -> list[str]:
     """That data which tuned the precision flatter it."""
-    if _kind(evaluation) == "test":
-        return []
-    return ["These data tuned the precision too, which flatters it: pass --test for a check on others."]
+    says = SEEN[_kind(evaluation)]
+    return [says] if says else []
 
 
 def _points(share: float) -> str:
@@ -142,7 +152,7 @@ def _recommended(record: Record, evaluation: Evaluation, ours: Predictions) -> s
     assert evaluation.targets is not None
     rivals = {one.method: scores.difference(one, ours, evaluation.targets) for one in evaluation.predictions}
     nll = {one.method: float(scores.losses(one, evaluation.targets).mean()) for one in evaluation.predictions}
-    for method in (RAW, SCALED):
+    for method in (*ALONE, SCALED):
         apart = rivals.get(method)
         if apart is None or apart.z >= 2:
             continue
@@ -184,7 +194,7 @@ def _held_out(evaluation: Evaluation, ours: Predictions, off: Measured) -> list[
     if min(abs(off.value), abs(also.value)) <= 2 * off.standard_error or off.value * also.value < 0:
         return []
     words = ("overconfident", "easier") if off.value > 0 else ("underconfident", "harder")
-    says = f"Temperature scaling, tuned on the same held-out data, is {words[0]} too, by {_points(also.value)}: "
+    says = f"Temperature scaling, tuned on the same validation data, is {words[0]} too, by {_points(also.value)}: "
     return [f"{says}those data were {words[1]} than the test data, or too few."]
 
 
@@ -222,7 +232,7 @@ def _regression(record: Record, evaluation: Evaluation) -> Verdict:
         raise ValueError(f"{record.name}: no targets")
     mean, std = scores.spread(ours)
     z = (targets - mean) / std
-    width, inside = scores.width_of(z), float((np.abs(z) < 1.6448536).mean())
+    width, inside = scores.width_of(z), float(scores.inside(ours, targets, 0.9).mean())
     ratio = max(width.value, 1e-9)
     off, error = abs(1 / ratio - 1) if ratio < 1 else 1 - 1 / ratio, width.standard_error / ratio**2
     level: Level
@@ -237,12 +247,13 @@ def _regression(record: Record, evaluation: Evaluation) -> Verdict:
         size = f"{100 * off:.0f} %" if off < 10 else "more than ten times"
         headline = f"Intervals are {size} too {'wide' if width.value < 1 else 'narrow'}"
     says = f"{_share(inside)} of {z.size:,} {_kind(evaluation)} targets are inside their 90 % interval; errors are "
-    says += f"{number(width.value)} ± {number(width.standard_error)} times as large as predicted."
+    says += f"{_times(width)} times as large as predicted."
     worse = _worse_than_constant(mean, targets)
     if worse:
-        level, headline = "poor", f"{headline}, but the network predicts worse than a constant"
+        level, headline = "poor", f"{headline}, but predictions are worse than a constant"
     advice = _advice(level, 1 / ratio if ratio < 1 else ratio, width.value < 1, 200 * error)
-    return Verdict(level, headline, (says, *worse, *_why(ours, z, std), *_compared(evaluation, ours)), advice)
+    tails = scores.normal_scores(ours, targets)
+    return Verdict(level, headline, (says, *worse, *_why(ours, z, std, tails), *_compared(evaluation, ours)), advice)
 
 
 def _advice(level: Level, factor: float, wide: bool, error: float) -> str:
@@ -251,7 +262,7 @@ def _advice(level: Level, factor: float, wide: bool, error: float) -> str:
         return f"Widths could be off by {error:.0f} %: test on more data before you rely on the intervals."
     if level == "good":
         return "Use the intervals as they are."
-    return f"{'Divide' if wide else 'Multiply'} the widths by {factor:.2f}, or tune on validation data."
+    return f"{'Divide' if wide else 'Multiply'} the widths by {factor:.2f} on data like these."
 
 
 def _worse_than_constant(mean: np.ndarray, targets: np.ndarray) -> list[str]:
@@ -259,20 +270,20 @@ def _worse_than_constant(mean: np.ndarray, targets: np.ndarray) -> list[str]:
     error, spread = (float(np.sqrt(np.square(off).mean())) for off in (targets - mean, targets - targets.mean(0)))
     if len(targets) < 20 or error <= 1.2 * spread:
         return []
-    says = f"The network's errors are {number(error)} (RMSE), those of the mean of these targets {number(spread)}. "
-    return [f"{says}Is it trained, were its weights loaded, are inputs scaled as in training?"]
+    says = f"Errors are {number(error)} (RMSE), those of the mean of these targets {number(spread)}. "
+    return [f"{says}Is the network trained, were its weights loaded, are inputs scaled as in training?"]
 
 
-def _why(ours: Predictions, z: np.ndarray, std: np.ndarray) -> list[str]:
+def _why(ours: Predictions, z: np.ndarray, std: np.ndarray, tails: np.ndarray) -> list[str]:
     """What the standardised errors give away."""
     found, flat = [], z.reshape(-1)
     bias, error = float(flat.mean()), float(flat.std()) / math.sqrt(len(flat))
     if abs(bias) > max(3 * error, 0.1):
         side = "below" if bias > 0 else "above"
         found.append(f"Predictions are {side} the targets by {abs(bias):.2f} standard deviations on average.")
-    far = int((np.abs(flat) > 4).sum())
+    far = int((np.abs(tails) > 4).sum())
     if far > 1 + 3 * 6.3e-5 * len(flat):
-        found.append(f"{far} targets are more than four standard deviations away: tails heavier than a Gaussian's.")
+        found.append(f"{far} targets lie where only one in 16,000 should: tails heavier than predicted.")
     found += _where(z, std)
     if ours.epistemic_std is not None:
         part = _share(float((ours.epistemic_std**2).mean() / (std**2).mean()))
@@ -290,9 +301,9 @@ def _where(z: np.ndarray, std: np.ndarray) -> list[str]:
     low, high = (scores.width_of(z[part]) for part in (order[:third], order[-third:]))
     if abs(low.value - high.value) <= 3 * math.hypot(low.standard_error, high.standard_error):
         return []
-    says = f"Errors are {low.value:.2f} times as large as predicted in the third with the smallest error bars, "
+    says = f"Errors are {low.value:.2f} times as large as predicted in the third with the narrowest intervals, "
     return [
-        f"{says}{high.value:.2f} times in the third with the largest: bars do not tell well where errors are large."
+        f"{says}{high.value:.2f} times in the third with the widest: widths do not tell well where errors are large."
     ]
 
 
@@ -301,10 +312,11 @@ def _of_fit(record: Record) -> list[str]:
     found, solve, curve = [], record.solve, record.curve
     if not solve.converged:
         limit = f" ({solve.limited_by})" if solve.limited_by else ""
-        found.append(f"The solve did not converge{limit}: draws of a truncated solve are too wide.")
+        found.append(f"The fit did not converge{limit}: its uncertainty may be too large.")
     if curve is not None:
         found += _of_curve(record)
-    if record.data.sizes and not record.data.sizes.get("validation") and record.task == "classification":
+    brought = not record.relevance
+    if brought and record.data.sizes and not record.data.sizes.get("validation") and record.task == "classification":
         found.append("Nothing was tuned on validation data: pass --validation to compare with temperature scaling.")
     return found
 
@@ -322,7 +334,8 @@ def _of_curve(record: Record) -> list[str]:
         best, evidence = (float(curve.precision[top]) for top in tops)
         if max(best / evidence, evidence / best) > 3:
             found.append(
-                f"Held-out density is best at precision {number(best)}, evidence at {number(evidence)}: the training "
-                f"data alone would have made error bars {'wider' if evidence < best else 'narrower'}."
+                f"The validation data prefer a prior precision of {number(best)}, the marginal likelihood of the "
+                f"training data {number(evidence)}, which would make predictions "
+                f"{'less' if evidence < best else 'more'} certain."
             )
     return found

@@ -38,7 +38,7 @@ def obstacle(model: LinearModel, groups: int) -> str | None:
         return "this density is not log-concave in its outputs, so that the best Gaussian is not the only one"
     if groups > 1:
         return "several precisions are free"
-    if model.features.too_many_outputs or 8.0 * _numbers(model) > LARGEST_BYTES:
+    if model.features.costs.too_many_outputs or 8.0 * _numbers(model) > LARGEST_BYTES:
         return f"{rows:,} outputs × {d:,} weights do not fit into the memory for a matrix of them"
     if min(rows, d) > LARGEST_SIDE:
         return f"the smaller of {rows:,} outputs and {d:,} weights is above {LARGEST_SIDE:,}"

@@ -165,7 +165,7 @@ class ModeSearch:
 
     def _by_products(self, loss: Loss) -> bool:
         """Whether a convex loss is known by costly products alone."""
-        costly = not (newton.is_cheap(loss) or loss.features.squares_are_cheap)
+        costly = not (newton.is_cheap(loss) or loss.features.costs.squares_are_cheap)
         return costly and self.likelihood.log_concave
 
     def _tolerance(self) -> float:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lapwing.bayes.fits.loss import Loss
-from lapwing.linalg.solvers import CG, NotConverged, NotPositive, Preconditioner, Solution
+from lapwing.linalg.solvers import ConjugateGradients, NotConverged, NotPositive, Preconditioner, Solution
 
 DENSE_SIZE = 1500  # Newton steps by Cholesky up to so many weights,
 DENSE_WORK = 2**33  # and up to so many multiplications for a Hessian: about half a second
@@ -111,7 +111,7 @@ class Jacobi:
 def is_cheap(loss: Loss) -> bool:
     """Whether Newton steps are by Cholesky."""
     p = loss.features.shape[1]
-    return p <= DENSE_SIZE and not loss.features.too_many_outputs and len(loss.targets) * p * p <= DENSE_WORK
+    return p <= DENSE_SIZE and not loss.features.costs.too_many_outputs and len(loss.targets) * p * p <= DENSE_WORK
 
 
 def _by_cg(
@@ -121,13 +121,13 @@ def _by_cg(
     curvature, rtol = loss.hessian(outputs), min(0.1, gap**0.5)
     if preconditioner is not None:
         try:
-            found = CG(rtol, preconditioner=preconditioner).solve(curvature, gradient[:, None])
+            found = ConjugateGradients(rtol, preconditioner=preconditioner).solve(curvature, gradient[:, None])
             return found.x[:, 0], found.passes
         except NotPositive:  # a space of products in single precision may know less than nothing of some directions
             pass
     ones = torch.ones(loss.features.shape[1], dtype=torch.float64)
-    plain = Jacobi(loss.diagonal(outputs) if loss.features.squares_are_cheap else ones)
-    found = CG(rtol, preconditioner=plain).solve(curvature, gradient[:, None])
+    plain = Jacobi(loss.diagonal(outputs) if loss.features.costs.squares_are_cheap else ones)
+    found = ConjugateGradients(rtol, preconditioner=plain).solve(curvature, gradient[:, None])
     return found.x[:, 0], found.passes
 
 

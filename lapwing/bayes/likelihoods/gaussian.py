@@ -48,6 +48,11 @@ class Gaussian(Likelihood):
     at_inputs : bool
         Whether a noise per example belongs to the inputs, so that new inputs need one too.
 
+    Raises
+    ------
+    ValueError
+        If a standard deviation is not positive and finite.
+
     Examples
     --------
     >>> Gaussian(0.5).noise_std.item()

@@ -9,7 +9,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from lapwing.linalg.operators import LinearOperator
+from lapwing.linalg.operators import LinearOperator, OnRows
 
 
 @final
@@ -33,7 +33,7 @@ class GaussianSurrogate:
 
 @final
 @dataclass(frozen=True, eq=False)
-class PerDatum(LinearOperator):
+class PerDatum(OnRows):
     """A block for every datum, given by what it does to columns at the outputs: a Hessian, or a root of one."""
 
     outputs: Tensor  # (n,) or (n, c)
@@ -56,7 +56,7 @@ class PerDatum(LinearOperator):
     def rmatmat(self, y: Tensor) -> Tensor:
         return self._applied(self.backward, y, 0, len(self.outputs))
 
-    def on_rows(self, start: int, stop: int) -> LinearOperator | None:
+    def on_rows(self, start: int, stop: int) -> LinearOperator:
         width = self.outputs[:1].numel()
         data = slice(start // width, stop // width)  # blocks of rows hold whole data
         return PerDatum(self.outputs[data], self.weights[data], self.targets[data], self.forward, self.backward)

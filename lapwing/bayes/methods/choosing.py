@@ -28,7 +28,7 @@ def choose(model: LinearModel, prior: Prior, draws: int) -> tuple[Method, str]:
         return exact, sizes
     several = prior.group_count > 1 or model.noise_groups > 1
     limit = EXACT_SIZE if model.point is None else EXACT_SIZE_OF_NETWORKS
-    if model.features.too_many_outputs and rows > limit:
+    if model.features.costs.too_many_outputs and rows > limit:
         return _matrix_free(model, draws, several, "outputs a datum are too many to make their Jacobian")
     if min(rows, d) > limit:
         return _matrix_free(model, draws, several, "both sides are large")

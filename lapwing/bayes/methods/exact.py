@@ -71,7 +71,7 @@ class Exact(Method):
     def check(self, model: LinearModel, prior: Prior) -> None:  # noqa: ARG002
         """Refuse a decomposition of many outputs a datum that cannot fit, before any of their Jacobian is made."""
         features = model.features
-        if not features.too_many_outputs:
+        if not features.costs.too_many_outputs:
             return
         rows, d = features.shape
         side = self.side_for(model)
@@ -373,6 +373,6 @@ def _prepared(model: LinearModel, prior: Prior, run: Run) -> tuple[LinearModel, 
     if not model.likelihood.constant_curvature:
         model = stored(model, run.report)
     on = run.prior_on(prior, model)
-    if model.features.has_row_vjp or model.point is not None:
+    if model.features.costs.has_row_vjp or model.point is not None:
         model = replace(model, features=in_double(model.features))
     return model, on

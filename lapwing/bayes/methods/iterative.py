@@ -10,39 +10,33 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import ceil, exp
+from math import ceil
 from typing import Any, ClassVar, Literal, final
 
 import torch
 from torch import Generator, Tensor
 
-from lapwing.bayes import evidence
 from lapwing.bayes.diagnostics import Diagnostics
 from lapwing.bayes.evidence import (
     EvidenceParts,
-    Moments,
-    Optimum,
     Precisions,
-    Problem,
     effective_dimension,
     grouped,
-    mackay_update,
 )
-from lapwing.bayes.evidence.fixed_point import at_the_weights
-from lapwing.bayes.fits import Fit, LaplaceAtMode, LaplaceAtPoint, Packed, fit_of
-from lapwing.bayes.likelihoods import GammaHyperprior, GaussianSurrogate
+from lapwing.bayes.fits import Fit, Packed, fit_of
+from lapwing.bayes.likelihoods import GaussianSurrogate
 from lapwing.bayes.linear_model import LinearModel
 from lapwing.bayes.methods import outputs
 from lapwing.bayes.methods.interface import Evidence, Method, Run, WeightPosterior
 from lapwing.bayes.methods.outputs import OutputUncertainty
+from lapwing.bayes.methods.tuning_on_draws import begin, tune, what_is_free
 from lapwing.bayes.noise import Noise
 from lapwing.bayes.priors import DiagonalPrior, Prior
-from lapwing.bayes.statistics import Ritz, data_noise, from_space, in_units, known_trace, prior_noise
-from lapwing.linalg import krylov, solvers, stochastic
+from lapwing.bayes.statistics import data_noise, in_units, prior_noise
+from lapwing.linalg import solvers, stochastic
 from lapwing.linalg.estimators import Estimate, log_determinant
 from lapwing.linalg.operators import Diagonal, LinearOperator, Product, Rows, check_adjoint, over_parts
 from lapwing.runtime.memory import available_bytes
-from lapwing.runtime.progress import Report
 
 QUADRATURE_STEPS = 20
 ROUGH = 0.05  # draws whose error bound is larger are reported as not converged
@@ -59,7 +53,9 @@ class Solver(Method):
         """Steps of MacKay's fixed point at most."""
 
     @abstractmethod
-    def solved(self, sampler: Sampler, w: LinearOperator, at: _RightSides, anchors: Tensor) -> solvers.Solution:
+    def solved(
+        self, sampler: IterativeSampler, w: LinearOperator, at: _RightSides, anchors: Tensor
+    ) -> solvers.Solution:
         """The minimisers of ½‖ξ − W z‖² + ½‖z − θ̃‖² for all columns at once."""
 
     @abstractmethod
@@ -71,12 +67,12 @@ class Solver(Method):
         check_adjoint(model.features, generator=torch.Generator().manual_seed(0))
         on = run.prior_on(prior, model)
         fit = fit_of(model, on, curvature=run.curvature)
-        sampler = Sampler.of(fit.gaussian_surrogate, on, self, run.noise, run.draws)
-        begin, sampler = _begin(sampler, fit, on, model, prior, run)
+        sampler = IterativeSampler.of(fit.gaussian_surrogate, on, self, run.noise, run.draws)
+        start, sampler = begin(sampler, fit, on, model, prior, run)
         free = what_is_free(
             sampler, on, tune_prior=prior.free(len(on.precision)), tune_noise=model.likelihood.tunes_noise
         )
-        sampler, optimum = tune(sampler, on, begin, free, run.report, fit)
+        sampler, optimum = tune(sampler, on, start, free, run.report, fit)
         told = replace(run.described(model, replace(on, precision=optimum.at.prior), optimum), method=repr(self))
         return SampledPosterior.of(sampler, fit, replace(on, precision=optimum.at.prior), optimum.at.noise, told)
 
@@ -119,13 +115,15 @@ class CG(Solver):
         """Columns as long as the weights, and as long as the rows of a part."""
         features = model.features
         at_once = max(part.shape[0] for _, part in features.parts())
-        return 8.0 * (1 + draws) * (12 * features.shape[1] + 3 * at_once) + features.working_bytes(1 + draws)
+        return 8.0 * (1 + draws) * (12 * features.shape[1] + 3 * at_once) + features.costs.working_bytes(1 + draws)
 
-    def solved(self, sampler: Sampler, w: LinearOperator, at: _RightSides, anchors: Tensor) -> solvers.Solution:
+    def solved(
+        self, sampler: IterativeSampler, w: LinearOperator, at: _RightSides, anchors: Tensor
+    ) -> solvers.Solution:
         m = w.T @ w
         near = self._nystrom(m, sampler.seed) if self.rank else sampler.deflation(at.prior, at.noise)
         system = Diagonal(torch.ones_like(anchors[:, 0])) + m
-        return solvers.CG(self.rtol, self.max_steps, near).solve(system, at.right, at.start)
+        return solvers.ConjugateGradients(self.rtol, self.max_steps, near).solve(system, at.right, at.start)
 
     def _nystrom(self, m: LinearOperator, seed: int) -> solvers.Nystrom:
         generator = torch.Generator().manual_seed(seed)
@@ -154,6 +152,11 @@ class SGD(Solver):
         Steps of each solve. Chosen from the size of the data if left out.
     em_steps : int
         Rounds of solving and tuning.
+
+    Raises
+    ------
+    ValueError
+        If the objective is not known, or a number is below one.
 
     Examples
     --------
@@ -186,9 +189,11 @@ class SGD(Solver):
         """Columns as long as the weights; where batches are drawn row by row, the noise of every row too."""
         features = model.features
         kept = features.shape[0] if stochastic.scattered(features) else 0
-        return 8.0 * (1 + draws) * (11 * features.shape[1] + kept) + features.working_bytes(1 + draws)
+        return 8.0 * (1 + draws) * (11 * features.shape[1] + kept) + features.costs.working_bytes(1 + draws)
 
-    def solved(self, sampler: Sampler, w: LinearOperator, at: _RightSides, anchors: Tensor) -> solvers.Solution:
+    def solved(
+        self, sampler: IterativeSampler, w: LinearOperator, at: _RightSides, anchors: Tensor
+    ) -> solvers.Solution:
         n, d = w.shape
         batch = min(self.batch_size, n)
         steps = self.steps or max(2000, 20 * ceil(n / self.batch_size))
@@ -197,9 +202,11 @@ class SGD(Solver):
         objective = stochastic.Objective(w, targets, anchors, 1.0, self._fraction(sampler, w, at.start))
         if n < d:  # fewer data than weights: coordinates of the dual have no gradient noise at the end
             return stochastic.DualDescent(batch_size=batch, steps=steps).solve(objective, generator=generator)
-        return stochastic.SGD(batch_size=batch, steps=steps).solve(objective, generator=generator, start=at.start)
+        return stochastic.StochasticGradients(batch_size=batch, steps=steps).solve(
+            objective, generator=generator, start=at.start
+        )
 
-    def _fraction(self, sampler: Sampler, w: LinearOperator, start: Tensor) -> float:
+    def _fraction(self, sampler: IterativeSampler, w: LinearOperator, start: Tensor) -> float:
         """The share of a draw's noise that stands in the targets."""
         known = {"L": 1.0, "L'": 0.0}.get(self.objective)
         if known is not None:
@@ -212,7 +219,7 @@ class SGD(Solver):
 
 @final
 @dataclass(frozen=True, eq=False)
-class Sampler:
+class IterativeSampler:
     """The data, the noise of every draw and a solver: a posterior at any precisions, for some passes over the data."""
 
     features: LinearOperator  # (rows, d), with weights and the prior's scale
@@ -228,22 +235,22 @@ class Sampler:
     ritz: tuple[Tensor, Tensor] | None = None  # (d, rank) and (rank,): a Krylov space of the features, for deflation
 
     @staticmethod
-    def of(rows: GaussianSurrogate, prior: DiagonalPrior, method: Solver, noise: Noise, draws: int) -> Sampler:
+    def of(rows: GaussianSurrogate, prior: DiagonalPrior, method: Solver, noise: Noise, draws: int) -> IterativeSampler:
         """That of a Gaussian model, with the noise of its draws."""
         scaled = in_units(rows.features, prior.scale)
-        return Sampler(
+        return IterativeSampler(
             features=scaled, targets=rows.targets.to(scaled.like), normals=data_noise(rows, noise, draws),
             prior_noise=prior_noise(prior, noise, draws).to(scaled.like), noise_of=rows.noise_of, counts=rows.counts,
             log_weight=rows.log_weight, method=method, seed=noise.seed,
         )  # fmt: skip
 
-    def on(self, fit: Fit, prior: DiagonalPrior) -> Sampler:
+    def on(self, fit: Fit, prior: DiagonalPrior) -> IterativeSampler:
         """The sampler of the rows that a fit has at its precisions: the same where they do not move."""
         return self.started_on(fit, prior) if fit.moves else self
 
-    def started_on(self, fit: Fit, prior: DiagonalPrior) -> Sampler:
+    def started_on(self, fit: Fit, prior: DiagonalPrior) -> IterativeSampler:
         """A sampler of other rows, which starts from the solution for these."""
-        fresh = Sampler.of(fit.gaussian_surrogate, prior, self.method, Noise(self.seed), self.draws)
+        fresh = IterativeSampler.of(fit.gaussian_surrogate, prior, self.method, Noise(self.seed), self.draws)
         return replace(fresh, warm=self.warm)
 
     @property
@@ -288,9 +295,7 @@ class Sampler:
         root = prior.precision.sqrt()[prior.group_of]
         return torch.where(root.isfinite(), root, 0)
 
-    def moments(
-        self, prior: DiagonalPrior, noise: Tensor, solution: solvers.Solution, right: Tensor
-    ) -> _SampledMoments:
+    def moments(self, prior: DiagonalPrior, noise: Tensor, solution: solvers.Solution, right: Tensor) -> SampledMoments:
         """What MacKay's update needs, from one product with the features."""
         x, groups = solution.x, len(prior.precision)
         mean, z = x[:, 0] * prior.precision.rsqrt()[prior.group_of], x[:, 1:]
@@ -310,7 +315,7 @@ class Sampler:
         share = (in_function / prior.sizes).clamp(0, 1)
         pruned = ~prior.precision.isfinite()
         determined = torch.where(pruned, 0, ((1 - share) * in_function + share * in_weights))
-        return _SampledMoments(
+        return SampledMoments(
             determined=determined.clamp_min(0.0 if self.method.prunes else 0.5).minimum(prior.sizes),
             weights=grouped(mean.square(), prior.group_of, groups),
             leverage=leverage,
@@ -324,7 +329,7 @@ class Sampler:
         w = self.whitened(prior, noise)
         return _log_determinant(w.T @ w, max(self.draws, 2), torch.Generator().manual_seed(self.seed))
 
-    def warmed(self, prior: DiagonalPrior, solution: solvers.Solution) -> Sampler:
+    def warmed(self, prior: DiagonalPrior, solution: solvers.Solution) -> IterativeSampler:
         """The same sampler, to start next time from this solution."""
         return replace(self, warm=solution.x * prior.precision.rsqrt()[prior.group_of][:, None])
 
@@ -334,7 +339,7 @@ class Sampler:
 class _RightSides:
     """The columns to solve for at some precisions; those of the data are made block by block."""
 
-    sampler: Sampler
+    sampler: IterativeSampler
     prior: DiagonalPrior
     noise: Tensor
     right: Tensor  # (d, 1 + draws), of the normal equations
@@ -353,17 +358,17 @@ class _RightSides:
 class SampledPosterior(WeightPosterior):
     """Mean and draws that were solved for at one setting of the precisions; another one takes passes again."""
 
-    sampler: Sampler
+    sampler: IterativeSampler
     fit: Fit
     prior: DiagonalPrior
     noise_precision: Tensor
     solution: solvers.Solution = field(repr=False)  # in units of the prior: the mean, then the draws
-    found: _SampledMoments = field(repr=False)
+    found: SampledMoments = field(repr=False)
     diagnostics: Diagnostics = field(default_factory=Diagnostics)
 
     @staticmethod
     def of(
-        sampler: Sampler, fit: Fit, prior: DiagonalPrior, noise_precision: Tensor, diagnostics: Diagnostics
+        sampler: IterativeSampler, fit: Fit, prior: DiagonalPrior, noise_precision: Tensor, diagnostics: Diagnostics
     ) -> SampledPosterior:
         """By one solve; the sampler starts the next one from there."""
         solution, right = sampler.solve(prior, noise_precision)
@@ -457,21 +462,15 @@ class SampledPosterior(WeightPosterior):
 
 @final
 @dataclass(frozen=True, eq=False)
-class _SampledMoments:
+class SampledMoments:
+    """What MacKay's update takes, from draws."""
+
     determined: Tensor  # (groups,)
     weights: Tensor  # (groups,)
     leverage: Tensor  # (noise groups,)
     residual: Tensor  # (noise groups,)
     fit_energy: Tensor  # (draws,)
     penalty_energy: Tensor  # (draws,)
-
-
-def scale_aware_start(sampler: Sampler) -> Precisions:
-    """Precisions with which prior and noise have an equal share in the squares of the targets: one product with G."""
-    n, features, theta = len(sampler.targets), sampler.features, sampler.prior_noise
-    trace = float(over_parts(features, lambda _a, _b, part: part.matmat(theta).square().sum())) / sampler.draws
-    noise = 2 * n / float(sampler.targets.square().sum().clamp_min(1e-300))
-    return Precisions(*(torch.tensor([value], dtype=torch.float64) for value in (noise * trace / n or 1.0, noise)))
 
 
 def _best_fraction(w: LinearOperator, z: Tensor) -> float:
@@ -493,132 +492,3 @@ def _log_determinant(m: LinearOperator, probes: int, generator: Generator) -> Es
     parts = [log_determinant(m, probes=size, steps=QUADRATURE_STEPS, generator=generator) for size in sizes]
     error = sum(part.standard_error**2 for part in parts) ** 0.5 / calls
     return Estimate(sum(part.value for part in parts) / calls, error)
-
-
-def tune(
-    sampler: Sampler, prior: DiagonalPrior, start: Precisions, problem: Problem, report: Report, fit: Fit | None = None
-) -> tuple[Sampler, Optimum]:
-    """MacKay's fixed point on draws, from a start of the right scale; groups that fade away are pruned.
-
-    `problem` says what is free. The mean of a `fit` that is not the Gaussian model's own is found at every step, and so
-    are the rows of one whose curvature moves.
-    """
-    if problem.is_fixed:
-        return sampler, Optimum(start, 0, True)
-    at, steps = start, sampler.method.rounds
-    for step in range(steps):
-        setting = replace(prior, precision=at.prior)
-        if fit is not None:
-            fit = fit.at(setting, at.noise)
-            sampler = sampler.on(fit, prior)
-        solution, right = sampler.solve(setting, at.noise)
-        m = sampler.moments(setting, at.noise, solution, right)
-        if fit is not None and not fit.is_closed_form:
-            m = replace(m, weights=fit.fitted(at)[1])
-        sampler = sampler.warmed(setting, solution)
-        new = _mackay(sampler, problem, at, m)
-        change = max(_log_change(new.prior, at.prior), _log_change(new.noise, at.noise))
-        report(f"step {step + 1}, {solution.passes:.0f} passes, precisions moved by {change:.1%}")
-        at = new
-        if change < 1e-3:
-            return sampler, Optimum(at, step + 1, True)
-    return sampler, Optimum(at, steps, False)
-
-
-def what_is_free(sampler: Sampler, prior: DiagonalPrior, *, tune_prior: Tensor | bool, tune_noise: bool) -> Problem:
-    """An evidence that is known by its moments from draws alone: what is free in it."""
-
-    def moments(at: Precisions) -> Moments:
-        raise ValueError(f"moments at {at} take a solve")
-
-    return Problem(
-        moments, sampler.counts, prior.sizes, sampler.log_weight, 1.0, tune_prior=tune_prior, tune_noise=tune_noise
-    )
-
-
-def _mackay(sampler: Sampler, problem: Problem, at: Precisions, m: _SampledMoments) -> Precisions:
-    """MacKay's update from the moments of draws, which may say that more is determined than there are data."""
-    leverage = m.leverage.minimum((1 - 1e-3) * sampler.counts)
-    new = mackay_update(problem, at, Moments(m.residual, m.weights, m.determined, leverage, torch.zeros(())))
-    if not sampler.method.prunes:
-        return new
-    faint = problem.free_prior(at) & (m.determined < 1e-2)
-    return Precisions(torch.where(faint, torch.inf, new.prior), new.noise)
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class _Tied:
-    """A prior with one precision for all of its groups."""
-
-    whole: Prior
-    group_count = 1
-
-    @property
-    def tuned(self) -> bool:
-        return self.whole.tuned
-
-    @property
-    def hyperprior(self) -> GammaHyperprior | None:
-        return self.whole.hyperprior
-
-    def free(self, groups: int) -> Tensor:
-        return torch.full((groups,), self.tuned)
-
-    def on(self, features: LinearOperator, row_weights: Tensor, blocks: Tensor | None = None) -> DiagonalPrior:
-        return self.whole.on(features, row_weights, blocks)
-
-
-def _begin(
-    sampler: Sampler, fit: Fit, on: DiagonalPrior, model: LinearModel, prior: Prior, run: Run
-) -> tuple[Precisions, Sampler]:
-    """Where the search for precisions begins, and the sampler with what was learnt on the way."""
-    start = Precisions(on.precision, torch.ones_like(sampler.counts))
-    tune_noise = model.likelihood.tunes_noise
-    if not (prior.tuned or tune_noise):
-        return start, sampler
-    if _space_fits(sampler):
-        tied, sampler = _tied(sampler, fit, on, model, prior, run)
-    else:
-        tied = scale_aware_start(sampler)
-    precision = torch.full_like(start.prior, float(tied.prior)) if prior.tuned else start.prior
-    noise = torch.full_like(start.noise, float(tied.noise)) if tune_noise else start.noise
-    return Precisions(precision, noise), sampler
-
-
-def _space_fits(sampler: Sampler) -> bool:
-    """Whether three steps of a Krylov space, columns that CG and SGD do without, would fit into memory."""
-    rows, d = sampler.features.shape
-    return 8.0 * (2 * sampler.draws + 1) * (6 * min(rows, d) + 2 * d) <= available_bytes() / 2
-
-
-def _tied(
-    sampler: Sampler, fit: Fit, on: DiagonalPrior, model: LinearModel, prior: Prior, run: Run
-) -> tuple[Precisions, Sampler]:
-    """The optimum with all precisions and all noises tied, seen by a few Krylov steps.
-
-    The space also gives the solves their first start and, where it fits, a preconditioner.
-    """
-    block = krylov.Block(sampler.prior_noise, sampler.normals, sampler.targets[:, None])
-    space = krylov.grow(sampler.features, block, 3)
-    ritz = Ritz(space, sampler.features, 1.0, known_trace(sampler.features))
-    known = from_space(space, ritz, count=float(sampler.counts.sum()), log_weight=sampler.log_weight)
-    given = torch.ones(1, dtype=torch.float64) if prior.tuned else on.precision[:1]
-    unit = torch.ones(1, dtype=torch.float64)
-    if isinstance(fit, LaplaceAtPoint | LaplaceAtMode):
-        at = Precisions(torch.tensor([exp(at_the_weights(known, fit.search.start))], dtype=torch.float64), unit)
-    else:
-        tied = DiagonalPrior(on.scale, torch.zeros_like(on.group_of), given, ("all",))
-        problem = evidence.problem((known,), tied)
-        at = run.optimum(problem, _Tied(prior), model.likelihood, Precisions(given, unit)).at
-    at = Precisions(torch.where(at.prior.isfinite(), at.prior, float(space.ritz.max()) * at.noise), at.noise)
-    draws, mean = krylov.draws_and_mean(space, alpha=float(at.prior), beta=float(at.noise), operator=sampler.features)
-    fits = 8.0 * sampler.features.shape[1] * len(space.ritz) < available_bytes() / 8
-    basis = (ritz.expand(torch.eye(len(space.ritz), dtype=torch.float64)), space.ritz) if fits else None
-    return at, replace(sampler, warm=torch.cat([mean, draws], dim=1).to(sampler.prior_noise), ritz=basis)
-
-
-def _log_change(new: Tensor, old: Tensor) -> float:
-    finite = new.isfinite() & old.isfinite()
-    pruned = bool((new.isfinite() != old.isfinite()).any())
-    return 1.0 if pruned else float((new[finite] / old[finite]).log().abs().max()) if bool(finite.any()) else 0.0

@@ -56,8 +56,8 @@ class Krylov(Method):
     """The shared block-Krylov space: matrix products only, one space for every draw and every precision.
 
     It grows until the relative function error of every draw on the data is at most `rtol` at the precisions in use,
-    for at most `steps` block steps and `memory_bytes` of memory (by default half of what is free). Where even that is
-    too little, a `fallback` is used instead, if there is one.
+    for at most `steps` block steps and half of the memory that is free, or that `fit(max_memory=…)` leaves. Where even
+    that is too little, a `fallback` is used instead, if there is one.
 
     Parameters
     ----------
@@ -65,8 +65,6 @@ class Krylov(Method):
         Largest number of block steps.
     rtol : float
         Relative error of function draws on the training data at which the space is large enough.
-    memory_bytes : float, optional
-        Memory for the space. Half of what is free if left out.
     fallback : method, optional
         Method to use where the memory does not suffice.
     newton : NewtonSteps
@@ -78,6 +76,11 @@ class Krylov(Method):
     known : Ritz, optional
         A space that is known already, set by lapwing.
 
+    Raises
+    ------
+    ValueError
+        If `rtol` is not between 0 and 1, or `steps` is below one.
+
     Examples
     --------
     >>> import lapwing as lw
@@ -88,7 +91,6 @@ class Krylov(Method):
 
     steps: int | None = None
     rtol: float = 1e-2
-    memory_bytes: float | None = None
     fallback: Method | None = field(default=None, repr=False)
     newton: NewtonSteps = field(default=AS_NEEDED, repr=False)  # to the mode, where the noise is not Gaussian
     targets: Tensor | None = field(default=None, repr=False, compare=False)  # (rows, targets), that share one space
@@ -112,7 +114,7 @@ class Krylov(Method):
     @property
     def growth(self) -> Growth:
         """How far the space may grow."""
-        return Growth(self.rtol, self.steps, self.memory_bytes)
+        return Growth(self.rtol, self.steps)
 
     def check(self, model: LinearModel, prior: Prior) -> None:
         """Refuse several precisions or noises, unless every precision has a space of its own."""
@@ -294,7 +296,7 @@ def space_bytes(features: LinearOperator, draws: int, *, steps: int) -> float:
     """Memory of a space after so many steps."""
     columns = 2 * draws + 1
     rows, d = features.shape
-    return 8.0 * columns * (steps * min(rows, d) + 3 * d) + features.working_bytes(columns)
+    return 8.0 * columns * (steps * min(rows, d) + 3 * d) + features.costs.working_bytes(columns)
 
 
 def frame_of(fit: Fit, prior: DiagonalPrior) -> DiagonalPrior:
@@ -314,17 +316,17 @@ def space_at(
     block = block_of(fit.gaussian_surrogate, frame, noise, draws, None)
     space = krylov.build(
         scaled, block, alpha=float(frame.precision[0]), beta=beta, rtol=growth.rtol, max_steps=growth.steps,
-        max_memory_bytes=growth.memory_bytes, report=report,
+        report=report,
     )  # fmt: skip
     return Ritz(space, scaled, growth.rtol, known_trace(scaled))
 
 
 def block_of(
     surrogate: GaussianSurrogate, prior: DiagonalPrior, noise: Noise, draws: int, journal: Journal | None
-) -> krylov.Block:
+) -> krylov.StartBlock:
     """What a space starts from: the noise of every draw, and the targets."""
     weights = prior_noise(prior, noise, draws)
-    return krylov.Block(weights, data_noise(surrogate, noise, draws), surrogate.targets[:, None], journal)
+    return krylov.StartBlock(weights, data_noise(surrogate, noise, draws), surrogate.targets[:, None], journal)
 
 
 def statistics_of(ritz: Ritz, fit: Fit, target: int = 0) -> Statistics:
@@ -442,8 +444,5 @@ def _begun(fit: Fit, on: DiagonalPrior, method: Krylov, run: Run) -> Ritz:
 def _grown(ritz: Ritz, run: Run, method: Krylov, alpha: float, rtol: float) -> Ritz:
     if ritz.error(alpha, 1.0) <= rtol or ritz.space.limited_by:
         return ritz
-    space = krylov.build(
-        ritz.operator, ritz.space, alpha=alpha, rtol=rtol, max_steps=method.steps,
-        max_memory_bytes=method.memory_bytes, report=run.report,
-    )  # fmt: skip
+    space = krylov.build(ritz.operator, ritz.space, alpha=alpha, rtol=rtol, max_steps=method.steps, report=run.report)
     return replace(ritz, space=space)

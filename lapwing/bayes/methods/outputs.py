@@ -112,7 +112,7 @@ def needed_bytes(features: LinearOperator, shape: tuple[int, ...], draws: int) -
     """
     item, width = features.like.element_size(), features.shape[1]
     columns, images = draws * width * (16 + 2 * item), draws * prod(shape) * (24 + 2 * item)
-    return columns + images + features.working_bytes(draws)
+    return columns + images + features.costs.working_bytes(draws)
 
 
 def over_ratio(
@@ -260,7 +260,7 @@ def _before_data(
     std: Tensor, features: LinearOperator, shape: tuple[int, ...], draws: int, prior_noise: Tensor, full: bool
 ) -> list[Tensor]:  # (n, c)[, (places,)]
     """The prior variance of outputs, and with `full` that of centred ones; images of prior draws end with this call."""
-    if prod(shape[1:]) <= draws and not (features.too_many_outputs or is_wide(features, shape)):
+    if prod(shape[1:]) <= draws and not (features.costs.too_many_outputs or is_wide(features, shape)):
         parts = [_squares(rows * std, shape, full) for rows in _data(features, shape, None, std.double())]
         return [torch.cat(part) for part in zip(*parts, strict=True)]
     images = (features @ (std[:, None] * prior_noise).to(features.like)).double()
@@ -277,7 +277,7 @@ def _squares(data: Tensor, shape: tuple[int, ...], full: bool) -> list[Tensor]: 
 
 def _working(whitened: Whitened, features: LinearOperator) -> torch.dtype:
     """Double precision, but where variances are sums of squares that nothing cancels in: there that of the features."""
-    kept = whitened.spectrum.complete and whitened.spectrum.right.keeps_precision
+    kept = whitened.spectrum.complete and whitened.spectrum.keeps_precision
     return features.like.dtype if kept else torch.float64
 
 
@@ -298,7 +298,7 @@ def _blocks(data: Tensor, shape: tuple[int, ...], full: bool) -> Tensor:  # (b, 
 def is_wide(features: LinearOperator, shape: tuple[int, ...]) -> bool:
     """Whether the outputs of a datum are so many that rows of features which are not stored should not be made."""
     outputs = prod(shape[1:])
-    return not features.squares_are_cheap and (outputs > OUTPUTS or not _fits(outputs, features.shape[1]))
+    return not features.costs.squares_are_cheap and (outputs > OUTPUTS or not _fits(outputs, features.shape[1]))
 
 
 def _fits(rows: int, columns: int) -> bool:

@@ -124,11 +124,11 @@ def unpack_space(told: dict[str, Any], tensors: dict[str, Tensor], seed: int) ->
     numbers: dict[str, Any] = {name: tensors[name] for name in NUMBERS}
     draws = numbers["noise"].shape[1]
     none = part["ritz"].new_zeros(0, 0)
-    chain = krylov.Chain(
+    chain = krylov.LanczosChain(
         (basis,), none, none, ahead, none, None, told["noise_energy"], told["norm"], told["passes"], told["columns"]
     )
     prior_noise = Noise(seed, PRIOR).rows(0, len(basis), draws)
-    block = krylov.Block(prior_noise, Noise(seed, DATA).table(told["rows"], draws))
+    block = krylov.StartBlock(prior_noise, Noise(seed, DATA).table(told["rows"], draws))
     side = cast(Literal["primal", "explicit"], told["side"])
     space = krylov.Space(block, chain, side, limited_by=told["limited_by"], **part)
     ritz = Ritz(space, Absent((told["rows"], len(basis)), ahead), told["rtol"], told["trace"], grows=False)

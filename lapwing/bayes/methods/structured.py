@@ -8,7 +8,6 @@ those of the network's own weights, whose evidence is known to give precisions t
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal, final
@@ -16,45 +15,34 @@ from typing import Any, ClassVar, Literal, final
 import torch
 from torch import Tensor
 
-from lapwing.bayes import evidence
 from lapwing.bayes.diagnostics import Diagnostics
 from lapwing.bayes.evidence import Moments, Precisions, Problem, grouped
 from lapwing.bayes.evidence.indefinite import check_positive, min_stiffening
 from lapwing.bayes.fits import (
     Fit,
-    LaplaceAtPoint,
-    ModeSearch,
-    NetworkWeights,
     Packed,
     fit_of,
 )
-from lapwing.bayes.fits.interface import Preconditioning, nothing_known
 from lapwing.bayes.likelihoods import GaussianSurrogate
 from lapwing.bayes.linear_model import LinearModel
 from lapwing.bayes.methods.interface import FileContext, Method, Run, WhitenedPosterior
 from lapwing.bayes.methods.packing import (
-    LARGEST,
     named,
     pack_curvature,
-    pack_statistics,
     prefixed,
     unpack_curvature,
     unpack_fit,
-    unpack_statistics,
 )
-from lapwing.bayes.methods.storing import in_double, stored
+from lapwing.bayes.methods.storing import in_double
+from lapwing.bayes.methods.structured_fits import EvidenceAt, Nearby, basis_of, fit_beside
 from lapwing.bayes.noise import DATA, Noise
 from lapwing.bayes.priors import DiagonalPrior, Prior, per_weight
-from lapwing.bayes.statistics import LOWEST_RATIO, Eigenbasis, Statistics, Whitened, in_units, summarise, whiten
-from lapwing.linalg import operators
+from lapwing.bayes.statistics import LOWEST_RATIO, Eigenbasis, Statistics, Whitened, in_units
 from lapwing.linalg.curvature import Curvature
-from lapwing.linalg.operators import LinearOperator, check_adjoint
-from lapwing.linalg.solvers import CG, Preconditioner
-from lapwing.linalg.spectral import Spectrum
+from lapwing.linalg.operators import check_adjoint
+from lapwing.linalg.solvers import Preconditioner
 from lapwing.linalg.truncated import leading, truncated
 
-EvidenceAt = Literal["mode", "weights"]
-DIRECT_SIZE = 4000  # up to this smaller side the modes of all precisions come from one decomposition
 EPS = torch.finfo(torch.float64).eps
 
 
@@ -111,7 +99,7 @@ class Structure(Method):
         scale = torch.where(curvature.scale > 0, curvature.scale, on.scale)
         moved = float((scale / on.scale).log().abs().max().exp())  # to fit into Kronecker products
         on = replace(on, scale=scale)
-        fit = _fit(model, rows, on, curvature, place, run)
+        fit = fit_beside(model, rows, on, curvature, place, run)
         unit = torch.ones(1, dtype=torch.float64)
         known = StructuredPosterior(
             curvature, fit, on, unit, float(rows.counts.sum()), rows.log_weight, run.noise.seed, run.draws
@@ -136,7 +124,7 @@ class Structure(Method):
         problem, of = known.problem(run), model.likelihood
         optimum = run.optimum(problem, prior, of, Precisions(known.prior.precision, known.noise_precision))
         found = known.at(replace(known.prior, precision=optimum.at.prior), optimum.at.noise)
-        check_positive(_basis(found.curvature, found.prior, found.noise_precision).values, found.prior)
+        check_positive(basis_of(found.curvature, found.prior, found.noise_precision).values, found.prior)
         lowest = problem.lowest_noise_ratio * problem.largest
         finite = optimum.at.prior[optimum.at.prior.isfinite()]
         bounded = (
@@ -350,6 +338,11 @@ class LowRank(Structure):
         Where the marginal likelihood is evaluated: at the optimum of the linearised model, or at the network's
         weights.
 
+    Raises
+    ------
+    ValueError
+        If the rank is below one, or `rtol` is not between 0 and 1.
+
     Examples
     --------
     >>> import lapwing as lw
@@ -405,11 +398,11 @@ class StructuredPosterior(WhitenedPosterior):
         fit = self.fit.at(prior, noise_precision, lambda: self._preconditioner(prior, noise_precision))
         found = replace(self, fit=fit, prior=prior, noise_precision=noise_precision)
         if min_stiffening(self.curvature.ratios(1.0)) > 0:
-            check_positive(_basis(self.curvature, prior, noise_precision).values, prior)
+            check_positive(basis_of(self.curvature, prior, noise_precision).values, prior)
         return found
 
     def _preconditioner(self, prior: DiagonalPrior, noise_precision: Tensor) -> Preconditioner:
-        return Nearby(_basis(self.curvature, prior, noise_precision))
+        return Nearby(basis_of(self.curvature, prior, noise_precision))
 
     @cached_property
     def whitened(self) -> Whitened:
@@ -418,7 +411,7 @@ class StructuredPosterior(WhitenedPosterior):
         With V complete, Vᵀz = (Vᵀθ̃ + √k ζ) / (1 + k) for standard normals ζ has variance 1 / (1 + k): draws follow the
         precision smoothly, as those that are made from the data do. Where a Hessian has k < 0 they are stretched.
         """
-        basis = _basis(self.curvature, self.prior, self.noise_precision)
+        basis = basis_of(self.curvature, self.prior, self.noise_precision)
         check_positive(basis.values, self.prior)
         k = basis.values.double()
         known = Statistics(
@@ -502,150 +495,11 @@ class StructuredPosterior(WhitenedPosterior):
         )  # fmt: skip
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class DecomposedFit(Fit):
-    """Means of a Gaussian model from one decomposition of its features, beside a structure for its covariance."""
-
-    rows: GaussianSurrogate | None  # None in a file
-    statistics: tuple[Statistics, ...]
-    prior: DiagonalPrior
-    noise_precision: Tensor
-    moments: Callable[[Precisions], Moments] = field(repr=False)
-    kind = "statistics"
-    is_closed_form = True
-
-    @staticmethod
-    def of(rows: GaussianSurrogate | None, known: tuple[Statistics, ...], prior: DiagonalPrior) -> DecomposedFit:
-        """At the precisions of the prior, and unit noise."""
-        unit = torch.ones(1, dtype=torch.float64)
-        return DecomposedFit(rows, known, prior, unit, evidence.problem(known, prior).moments)
-
-    @property
-    def gaussian_surrogate(self) -> GaussianSurrogate:
-        if self.rows is None:
-            raise ValueError("the rows of this posterior are not in the file that it was loaded from: fit it again")
-        return self.rows
-
-    def at(
-        self, prior: DiagonalPrior, noise_precision: Tensor,
-        preconditioner: Preconditioning = nothing_known,  # noqa: ARG002
-    ) -> DecomposedFit:  # fmt: skip
-        return replace(self, prior=prior, noise_precision=noise_precision)
-
-    def mean(self, own: Callable[[], Tensor]) -> Tensor:  # noqa: ARG002
-        nothing = torch.zeros(len(self.prior.scale), 0, dtype=torch.float64)
-        return whiten(self.statistics, self.prior, self.noise_precision, nothing).mean
-
-    def fitted(self, at: Precisions) -> tuple[Tensor, Tensor]:
-        found = self.moments(at)
-        return found.residual, found.weights
-
-    def pack(self) -> Packed:
-        packed = pack_statistics(self.statistics, len(self.prior.scale), LARGEST)
-        if packed is None:
-            return {"kind": "lost", "weights": len(self.prior.scale)}, {}
-        return {"kind": self.kind, "statistics": packed[0]}, packed[1]
-
-    @staticmethod
-    def unpack(plain: dict[str, Any], tensors: dict[str, Tensor], context: FileContext) -> DecomposedFit:
-        """The fit of a file."""
-        known = unpack_statistics(plain["statistics"], tensors, context.seed)
-        fit = DecomposedFit.of(None, known, context.prior)
-        return replace(fit, noise_precision=context.noise_precision)
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class IteratedFit(Fit):
-    """Means of a Gaussian model by conjugate gradients, the structure as their preconditioner."""
-
-    rows: GaussianSurrogate
-    curvature: Curvature
-    prior: DiagonalPrior
-    noise_precision: Tensor
-    kind = "lost"  # in a file, which has no data
-
-    @property
-    def gaussian_surrogate(self) -> GaussianSurrogate:
-        return self.rows
-
-    @property
-    def features(self) -> LinearOperator:  # (rows, d)
-        """With the prior's scale."""
-        return in_units(self.rows.features, self.prior.scale)
-
-    def at(
-        self, prior: DiagonalPrior, noise_precision: Tensor,
-        preconditioner: Preconditioning = nothing_known,  # noqa: ARG002
-    ) -> IteratedFit:  # fmt: skip
-        return replace(self, prior=prior, noise_precision=noise_precision)
-
-    def mean(self, own: Callable[[], Tensor]) -> Tensor:  # noqa: ARG002
-        return self.prior.std * self._solved(Precisions(self.prior.precision, self.noise_precision))
-
-    def fitted(self, at: Precisions) -> tuple[Tensor, Tensor]:
-        weights = at.prior.rsqrt()[self.prior.group_of] * self._solved(at)
-        images = (self.features @ weights.to(self.features.like)).double()
-        energies = grouped(weights.square(), self.prior.group_of, len(self.prior.precision))
-        return (self.rows.targets - images).square().sum().reshape(1), energies
-
-    def _solved(self, at: Precisions) -> Tensor:  # (d,), in units of the prior's standard deviations
-        like, root = self.features.like, float(at.noise.sqrt())
-        units = operators.Diagonal(root * at.prior.rsqrt()[self.prior.group_of].to(like))
-        whitened = self.features @ units
-        near = Nearby(_basis(self.curvature, replace(self.prior, precision=at.prior), at.noise))
-        rtol = 1e-9 if like.dtype == torch.float64 else 1e-5
-        system = operators.Diagonal(torch.ones_like(units.diagonal)) + whitened.T @ whitened
-        right = whitened.rmatmat(root * self.rows.targets[:, None].to(like))
-        return CG(rtol, 10_000, near).solve(system, right).checked()[:, 0].double()
-
-    def pack(self) -> Packed:
-        return {"kind": self.kind, "weights": len(self.prior.scale)}, {}
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Nearby:
-    """A structure as preconditioner of I + WᵀW: I − V diag(k / (1 + k)) Vᵀ."""
-
-    spectrum: Spectrum
-
-    def solve(self, x: Tensor) -> Tensor:
-        """The approximate inverse times a block of columns."""
-        shrunk = (self.spectrum.values / (1 + self.spectrum.values))[:, None]
-        return x - self.spectrum.expand(shrunk * self.spectrum.coordinates(x.mT).mT).to(x)
-
-
-def _basis(curvature: Curvature, prior: DiagonalPrior, noise_precision: Tensor) -> Spectrum:
-    """The structure in units of prior and noise."""
-    return curvature.times(float(noise_precision)).whitened(per_weight(prior.precision, prior.group_of))
-
-
 def _rows(model: LinearModel, prior: DiagonalPrior) -> GaussianSurrogate:
     """The Gaussian model that is approximated: its curvature at the network's outputs, or at a linear model's mode."""
     if model.point is None:
         return fit_of(model, prior).gaussian_surrogate
     return model.gaussian_surrogate(model.outputs_at_point())
-
-
-def _fit(
-    model: LinearModel, rows: GaussianSurrogate, prior: DiagonalPrior, curvature: Curvature, place: EvidenceAt, run: Run
-) -> Fit:
-    """Where the evidence is taken, and the mean."""
-    if place == "weights":
-        return NetworkWeights.of(model, prior)
-    many = model.features.too_many_outputs
-    if not model.likelihood.constant_curvature:
-        search = ModeSearch.of(model if many else stored(model, run.report), prior)
-        return LaplaceAtPoint(search, rows, prior)
-    run.report("finding the modes of the linear model")
-    if model.point is not None and not many:
-        rows = replace(model, features=in_double(model.features)).gaussian_surrogate()
-    if min(rows.features.shape) <= DIRECT_SIZE:
-        known = summarise(rows, prior, side=None, noise=run.noise, draws=0)
-        return DecomposedFit.of(rows, known, prior)
-    return IteratedFit(rows, curvature, prior, torch.ones(1, dtype=torch.float64))
 
 
 def _check_not_zero(curvature: Curvature) -> None:

@@ -39,6 +39,11 @@ class Mixture:
     diagnostics : Diagnostics
         How they were found.
 
+    Raises
+    ------
+    ValueError
+        If there are no members, or they predict different things or have different numbers of draws.
+
     Examples
     --------
     >>> from lapwing import Gaussian, Isotropic, LinearModel, infer
@@ -82,6 +87,16 @@ class Mixture:
         """Joint draws of the outputs, as many from each member, the same at every call.
 
         Their covariance is that of the mixture: within members, on average, and between them.
+
+        Parameters
+        ----------
+        inputs : Tensor, or what the networks take
+            New inputs.
+
+        Returns
+        -------
+        Tensor
+            (members · draws, *outputs).
         """
         return torch.cat([member.functions(inputs) for member in self.members])
 
@@ -93,6 +108,26 @@ class Mixture:
 
         What lies between members and within them is told apart in `between_variance`, `within_variance` and
         `between_information`.
+
+        Parameters
+        ----------
+        inputs : Tensor, or what the networks take
+            New inputs.
+        batch_size : int, optional
+            Inputs at a time. Chosen by memory if left out.
+        link : str, optional
+            How logits become probabilities; as each member has it if left out.
+        bounds : bool
+            Whether to find bounds on the variance.
+        mean : str, optional
+            Where predictions are centred, as in `Posterior.predict`.
+        shard : bool
+            Whether several processes share the inputs.
+
+        Returns
+        -------
+        Prediction
+            Of the mixture.
         """
         return mixed([
             member.predict(inputs, batch_size=batch_size, link=link, bounds=bounds, mean=mean, shard=shard)
@@ -106,6 +141,23 @@ class Mixture:
         over one temperature; the mixture at the precisions of its members; and that with all of them times one factor.
         Probabilities of classes average over them, by how well each does there.
         For numbers every member is tuned by itself, and all variances are then multiplied by one factor.
+
+        Parameters
+        ----------
+        validation : (inputs, targets), Dataset, DataLoader or list of batches
+            Data that no member was fitted to.
+        link : str, optional
+            How logits become probabilities; as each member has it if left out.
+
+        Returns
+        -------
+        Mixture
+            A new one.
+
+        Raises
+        ------
+        ValueError
+            If the validation data do not fit the networks.
         """
         if len(self.members) == 1:
             alone = self.members[0].tune(validation, link=link)
@@ -113,36 +165,147 @@ class Mixture:
         return held_out.tuned(self, validation, link)
 
     def at(self, precision: Any = None, noise_std: Any = None) -> Mixture:
-        """The mixture with every member at another prior precision or noise."""
+        """The mixture with every member at another prior precision or noise.
+
+        Parameters
+        ----------
+        precision : float or Tensor, optional
+            Of the prior; as it is if left out.
+        noise_std : float or Tensor, optional
+            Of the noise; as it is if left out.
+
+        Returns
+        -------
+        Mixture
+            A new one.
+
+        Raises
+        ------
+        ValueError
+            If a precision or a noise is not positive.
+        """
         return self._changed(lambda member: member.at(precision, noise_std))
 
     def update(self, data: Any, *, retune: bool = False) -> Mixture:
         """The mixture given more data: every member is updated, see `Posterior.update`.
 
         A choice between candidates on held-out data is forgotten: the mixture of the posteriors predicts.
+
+        Parameters
+        ----------
+        data : (inputs, targets), Dataset, DataLoader or list of batches
+            Further training data.
+        retune : bool
+            Whether to tune precisions again.
+
+        Returns
+        -------
+        Mixture
+            A new one.
+
+        Raises
+        ------
+        ValueError
+            If a member cannot be updated, see `Posterior.update`.
         """
         read = _read_once(data)
         return self._changed(lambda member: member.update(read, retune=retune))
 
     def remove(self, places: Any, data: Any = None, *, retune: bool = False) -> Mixture:
-        """The mixture without some of its training data, by place: see `Posterior.remove`."""
+        """The mixture without some of its training data, by place: see `Posterior.remove`.
+
+        Parameters
+        ----------
+        places : int, slice or list of int
+            Which training data.
+        data : (inputs, targets), Dataset, DataLoader or list of batches, optional
+            Those data, where the members do not hold them.
+        retune : bool
+            Whether to tune precisions again.
+
+        Returns
+        -------
+        Mixture
+            A new one.
+
+        Raises
+        ------
+        ValueError
+            If the data are not known, see `Posterior.remove`.
+        """
         read = None if data is None else _read_once(data)
         return self._changed(lambda member: member.remove(places, read, retune=retune))
 
     def leave_one_out(self, *, mean: Mean = "linear") -> LeaveOneOut:
-        """What the mixture without each training datum says of it: the mixture of what its members say without it."""
+        """What the mixture without each training datum says of it: the mixture of what its members say without it.
+
+        Parameters
+        ----------
+        mean : str
+            Where predictions are centred, as in `Posterior.leave_one_out`.
+
+        Returns
+        -------
+        LeaveOneOut
+            One row for each training datum.
+
+        Raises
+        ------
+        ValueError
+            If a member is not in closed form.
+        """
         return left_out([member.leave_one_out(mean=mean) for member in self.members])
 
     def influence(self, inputs: Any, *, mean: Mean = "linear") -> Tensor:  # (n, *outputs)
-        """What every training datum adds to the mean of the mixture at a few new inputs."""
+        """What every training datum adds to the mean of the mixture at a few new inputs.
+
+        Parameters
+        ----------
+        inputs : Tensor, or what the networks take
+            New inputs.
+        mean : str
+            Where predictions are centred, as in `Posterior.influence`.
+
+        Returns
+        -------
+        Tensor
+            (n, *outputs).
+
+        Raises
+        ------
+        ValueError
+            If a member is not in closed form.
+        """
         return torch.stack([member.influence(inputs, mean=mean) for member in self.members]).mean(0)
 
     def to(self, device: torch.device | str) -> Mixture:
-        """The same with what every member stores on another device."""
+        """The same with what every member stores on another device.
+
+        Parameters
+        ----------
+        device : device or str
+            Where to.
+
+        Returns
+        -------
+        Mixture
+            A new one.
+        """
         return replace(self, members=tuple(member.to(device) for member in self.members))
 
     def save(self, path: Path | str) -> Path:
-        """Write this mixture into a file that `lapwing.load(path, networks)` reads, the networks in the same order."""
+        """Write this mixture into a file that `lapwing.load(path, networks)` reads, the networks in the same order.
+
+        Parameters
+        ----------
+        path : path
+            Of the file.
+
+        Returns
+        -------
+        Path
+            Of the file.
+        """
         from lapwing.bayes.mixtures.files import save
 
         return save(self, path)

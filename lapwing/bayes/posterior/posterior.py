@@ -289,7 +289,7 @@ class Posterior:
         return self.likelihood.at_least(self.network_residual_rms)
 
     def _check_fits(self, features: LinearOperator, centre: Tensor) -> None:
-        if not features.too_many_outputs:
+        if not features.costs.too_many_outputs:
             return
         what = f"a prediction of {len(centre):,} data with {centre[:1].numel():,} outputs each"
         needed = needed_bytes(features, tuple(centre.shape), self.gaussian.deviations.shape[1])

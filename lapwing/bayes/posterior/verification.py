@@ -11,7 +11,7 @@ from torch import Tensor
 from lapwing.bayes.noise import DATA, Noise
 from lapwing.bayes.statistics import in_units
 from lapwing.linalg.operators import Diagonal, LinearOperator, Product, over_parts
-from lapwing.linalg.solvers import CG
+from lapwing.linalg.solvers import ConjugateGradients
 
 if TYPE_CHECKING:
     from lapwing.bayes.posterior.posterior import Posterior
@@ -47,7 +47,7 @@ def verify(posterior: Posterior, inputs: Any, count: int) -> Verification:
     whitened = (std * rows).mT.to(scaled.like)
     system = Diagonal(torch.ones_like(std).to(scaled.like)) + scaled.T @ scaled
     rtol = 1e-8 if scaled.like.dtype == torch.float64 else 1e-5  # as far as products in this precision go
-    solution = CG(rtol=rtol, max_steps=20 * len(std) + 200).solve(system, whitened).checked()
+    solution = ConjugateGradients(rtol=rtol, max_steps=20 * len(std) + 200).solve(system, whitened).checked()
     return Verification(posterior.gaussian.variances(rows), (whitened * solution).double().sum(0), rtol)
 
 

@@ -18,11 +18,10 @@ from lapwing.runtime.progress import Report
 @final
 @dataclass(frozen=True)
 class Growth:
-    """How far a Krylov space may grow: to this relative error, for so many steps and bytes at most."""
+    """How far a Krylov space may grow: to this relative error, for so many steps at most."""
 
     rtol: float = 1e-2
     steps: int | None = None
-    memory_bytes: float | None = None
 
 
 def from_space(space: krylov.Space, like: Ritz, *, count: float, log_weight: float, target: int = 0) -> Statistics:
@@ -46,11 +45,11 @@ def from_space(space: krylov.Space, like: Ritz, *, count: float, log_weight: flo
 
 def known_trace(operator: LinearOperator) -> float | None:
     """tr GᵀG, where it costs no more than a product."""
-    return float(operator.row_squares().double().sum()) if operator.squares_are_cheap else None
+    return float(operator.row_squares().double().sum()) if operator.costs.squares_are_cheap else None
 
 
 def shared_space(
-    operator: LinearOperator, block: krylov.Block, settings: Callable[[Ritz], list[tuple[float, float]]],
+    operator: LinearOperator, block: krylov.StartBlock, settings: Callable[[Ritz], list[tuple[float, float]]],
     growth: Growth, report: Report, known: Ritz | None = None,
 ) -> Ritz:  # fmt: skip
     """A Krylov space large enough for every (α, β) that `settings` finds in it, tuned and grown in turn.
@@ -70,10 +69,7 @@ def shared_space(
         alpha, beta = min(missed, key=lambda pair: pair[0] / pair[1])
         ahead = space.steps + max(space.steps // 6, krylov.steps_ahead(ritz.error(alpha, beta), growth.rtol))
         limit = ahead if growth.steps is None else min(ahead, growth.steps)
-        space = krylov.build(
-            operator, space, alpha=alpha, beta=beta, rtol=growth.rtol, max_steps=limit,
-            max_memory_bytes=growth.memory_bytes, report=report,
-        )  # fmt: skip
+        space = krylov.build(operator, space, alpha=alpha, beta=beta, rtol=growth.rtol, max_steps=limit, report=report)
         if space.limited_by == "steps" and limit != growth.steps:
             space = replace(space, limited_by=None)
         ritz = replace(ritz, space=space)

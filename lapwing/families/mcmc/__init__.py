@@ -2,6 +2,6 @@
 
 from lapwing.families.mcmc.diagnostics import ess, r_hat
 from lapwing.families.mcmc.fitting import Chains, fit
-from lapwing.families.mcmc.samplers import HMC, SGLD, Chain, Langevin, Sampler
+from lapwing.families.mcmc.samplers import HMC, SGLD, Chain, Langevin, Length, Sampler
 
-__all__ = ["HMC", "SGLD", "Chain", "Chains", "Langevin", "Sampler", "ess", "fit", "r_hat"]
+__all__ = ["HMC", "SGLD", "Chain", "Chains", "Langevin", "Length", "Sampler", "ess", "fit", "r_hat"]

@@ -11,6 +11,18 @@ def r_hat(draws: Tensor) -> Tensor:  # (chains, draws, …) -> (…)
 
     The larger of the two; 1.01 or less is what a converged run shows. NaN where a quantity never moves.
 
+    Parameters
+    ----------
+    draws : Tensor
+        (chains, draws, …).
+
+    Returns
+    -------
+    Tensor
+        One for each quantity.
+
+    Examples
+    --------
     >>> draws = torch.randn(4, 500, 2, generator=torch.Generator().manual_seed(0)).double()
     >>> bool((r_hat(draws) < 1.01).all()), bool((r_hat(draws + torch.arange(4)[:, None, None]) > 1.5).all())
     (True, True)
@@ -25,6 +37,18 @@ def ess(draws: Tensor) -> Tensor:  # (chains, draws, …) -> (…)
 
     At most the number of draws times its own base-10 logarithm, where draws are antithetic. NaN where nothing moves.
 
+    Parameters
+    ----------
+    draws : Tensor
+        (chains, draws, …).
+
+    Returns
+    -------
+    Tensor
+        One for each quantity.
+
+    Examples
+    --------
     >>> draws = torch.randn(4, 500, generator=torch.Generator().manual_seed(0)).double()
     >>> 1600 < float(ess(draws)) < 2500
     True

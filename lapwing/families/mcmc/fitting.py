@@ -15,7 +15,7 @@ from lapwing.bayes.likelihoods import GammaHyperprior, Likelihood
 from lapwing.bayes.noise import PRIOR, Noise
 from lapwing.bayes.predictive import Prediction
 from lapwing.families.mcmc.diagnostics import ess, r_hat
-from lapwing.families.mcmc.samplers import HMC, SGLD, Chain, Sampler, Target
+from lapwing.families.mcmc.samplers import HMC, SGLD, Chain, Length, Sampler, Target
 from lapwing.families.networks import Networks, evaluated, values
 from lapwing.network.input_tree import Sample, outputs_at
 from lapwing.network.parameters import Layout, check_model
@@ -35,6 +35,23 @@ class Chains:
 
     R-hat and effective sample sizes are of the outputs at some training inputs. Those of the weights themselves are
     worse and matter less: hidden units may be exchanged without any change of the function.
+
+    Parameters
+    ----------
+    networks : Networks
+        One for each draw.
+    layout : Layout
+        Of the weights in a vector.
+    positions : Tensor
+        (chains, draws, p).
+    prior_precision : Tensor
+        (chains, draws), the same everywhere where it was given.
+    noise_std : Tensor or None
+        (chains, draws), where it was not given.
+    watched : inputs of the network
+        At which convergence is judged.
+    about : dict
+        How the chains ran.
     """
 
     networks: Networks
@@ -100,6 +117,49 @@ def fit(
     (Wenzel et al. 2020). The network must be one that torch.func.vmap can run; a gradient of all chains is one pass
     over the data.
 
+    Parameters
+    ----------
+    model : nn.Module
+        A network; it is left alone.
+    data : (inputs, targets), Dataset, DataLoader or list of batches
+        Training data: inputs and targets.
+    likelihood : Likelihood
+        Of the targets, such as `lapwing.Categorical()`.
+    method : HMC, Langevin or SGLD
+        How chains move.
+    prior_precision : float or None
+        Precision of a Gaussian prior on the weights; drawn too if None.
+    chains : int
+        Number of chains.
+    warmup : int
+        Transitions before draws are kept.
+    draws : int
+        Kept of each chain.
+    thin : int
+        Transitions for each draw that is kept.
+    start : "prior", "network" or sequence of nn.Module
+        Where chains start.
+    hyperprior : GammaHyperprior
+        Of precisions that are drawn.
+    temperature : float
+        Below one the posterior is cold.
+    seed : int
+        Of the order of the data and of all draws.
+    progress : bool or callable, optional
+        Whether to show progress, or what is told of it. On a terminal only if left out.
+
+    Returns
+    -------
+    Chains
+        With `predict`, `r_hat` and `ess`.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range, or SGLD diverges.
+
+    Examples
+    --------
     >>> from lapwing import Gaussian
     >>> x = torch.linspace(-1, 1, 12).double()[:, None]
     >>> found = fit(nn.Linear(1, 1).double().eval(), (x, 2 * x), Gaussian(0.2), chains=2, warmup=60, draws=40)
@@ -129,9 +189,8 @@ def fit(
     renew = posterior.renewed if posterior.has_hyperparameters else None
     with torch.no_grad():
         chain = method.run(
-            posterior.target, first, warmup=warmup, draws=draws, thin=thin, generator=posterior.generator, renew=renew,
-            told=told,
-        )  # fmt: skip
+            posterior.target, first, Length(warmup, draws, thin), posterior.generator, renew=renew, told=told
+        )
     report("")
     return posterior.gathered(chain, thin, seed, {"method": repr(method), "seconds": time.perf_counter() - began})
 

@@ -24,10 +24,52 @@ DIVERGENT = 1000.0  # a loss of log density that no step of a useful size makes
 @final
 @dataclass(frozen=True, eq=False)
 class Chain:
-    """Positions of several chains after warm-up, and how they got there."""
+    """Positions of several chains after warm-up, and how they got there.
+
+    Parameters
+    ----------
+    positions : Tensor
+        (chains, draws, d).
+    diagnostics : dict
+        How the chains got there.
+    """
 
     positions: Tensor  # (chains, draws, d)
     diagnostics: dict[str, Any]
+
+
+@final
+@dataclass(frozen=True)
+class Length:
+    """How many transitions a chain makes.
+
+    Parameters
+    ----------
+    warmup : int
+        Transitions before the first draw.
+    draws : int
+        Positions that are kept.
+    thin : int
+        Transitions from one draw to the next.
+
+    Examples
+    --------
+    >>> Length(warmup=10, draws=4, thin=3).total
+    22
+    """
+
+    warmup: int
+    draws: int
+    thin: int = 1
+
+    @property
+    def total(self) -> int:
+        """Transitions in all."""
+        return self.warmup + self.draws * self.thin
+
+    def keeps(self, number: int) -> bool:
+        """Whether a transition, counted from 1, leads to a position that is kept."""
+        return number > self.warmup and (number - self.warmup) % self.thin == 0
 
 
 Renew = Callable[[Tensor], Target]  # positions -> the target from now on, as after a Gibbs step
@@ -38,10 +80,10 @@ class Sampler(Protocol):
     """A way to move chains that leaves a target invariant, or nearly so."""
 
     def run(
-        self, target: Target, start: Tensor, *, warmup: int, draws: int, generator: Generator,
-        thin: int = 1, renew: Renew | None = None, told: Told | None = None,
+        self, target: Target, start: Tensor, length: Length, generator: Generator, *, renew: Renew | None = None,
+        told: Told | None = None,
     ) -> Chain:  # fmt: skip
-        """Positions after `warmup` transitions, then every `thin`-th."""
+        """Positions after warm-up."""
 
 
 @final
@@ -52,6 +94,27 @@ class HMC:
     Warm-up finds the step size by dual averaging for this `acceptance`, and a diagonal metric from the variances seen.
     A path has a length of `path` in units of that metric, times a number between ½ and 1½, but at most `max_steps`
     steps. The standard of truth for small networks: exact in the limit, and its diagnostics say when that is far away.
+
+    Parameters
+    ----------
+    path : float
+        Length of a path, in units of the metric.
+    acceptance : float
+        Share of steps that is to be accepted.
+    max_steps : int
+        Of a path.
+    step_size : float, optional
+        Where warm-up starts; found if left out.
+
+    Raises
+    ------
+    ValueError
+        If `path` or `max_steps` is not positive, or `acceptance` is not between 0 and 1.
+
+    Examples
+    --------
+    >>> HMC(path=2.0)
+    HMC(path=2.0, acceptance=0.8, max_steps=200, step_size=None)
     """
 
     path: float = 1.5
@@ -64,10 +127,10 @@ class HMC:
             raise ValueError(f"{self}: path and max_steps must be positive and acceptance between 0 and 1")
 
     def run(
-        self, target: Target, start: Tensor, *, warmup: int, draws: int, generator: Generator,
-        thin: int = 1, renew: Renew | None = None, told: Told | None = None,
+        self, target: Target, start: Tensor, length: Length, generator: Generator, *, renew: Renew | None = None,
+        told: Told | None = None,
     ) -> Chain:  # fmt: skip
-        """The chains; with `warmup=0` the step size given is kept."""
+        """The chains; without warm-up the step size given is kept."""
         state = _ChainState(target, start.clone(), torch.ones_like(start[0]), generator)
         step = self.step_size or state.first_step_size()
 
@@ -75,26 +138,39 @@ class HMC:
             share = 0.5 + float(torch.rand((), generator=generator, dtype=torch.float64))
             return state.path(now, min(self.max_steps, max(1, math.ceil(share * self.path / now))))
 
-        return _adapted(state, move, step, self.acceptance, (warmup, draws, thin), renew, told)
+        return _adapted(state, move, DualAveraging.start(step, self.acceptance), length, renew, told)
 
 
 @final
 @dataclass(frozen=True)
 class Langevin:
-    """The Metropolis-adjusted Langevin algorithm (Roberts & Tweedie 1996): HMC with paths of one step."""
+    """The Metropolis-adjusted Langevin algorithm (Roberts & Tweedie 1996): HMC with paths of one step.
+
+    Parameters
+    ----------
+    acceptance : float
+        Share of steps that is to be accepted.
+    step_size : float, optional
+        Where warm-up starts; found if left out.
+
+    Examples
+    --------
+    >>> Langevin().acceptance
+    0.57
+    """
 
     acceptance: float = 0.57  # the best in high dimension (Roberts & Rosenthal 1998)
     step_size: float | None = None
 
     def run(
-        self, target: Target, start: Tensor, *, warmup: int, draws: int, generator: Generator,
-        thin: int = 1, renew: Renew | None = None, told: Told | None = None,
+        self, target: Target, start: Tensor, length: Length, generator: Generator, *, renew: Renew | None = None,
+        told: Told | None = None,
     ) -> Chain:  # fmt: skip
-        """The chains; with `warmup=0` the step size given is kept."""
+        """The chains; without warm-up the step size given is kept."""
         state = _ChainState(target, start.clone(), torch.ones_like(start[0]), generator)
         step = self.step_size or state.first_step_size()
-        plan = (warmup, draws, thin)
-        return _adapted(state, lambda now: state.path(now, 1), step, self.acceptance, plan, renew, told)
+        averaging = DualAveraging.start(step, self.acceptance)
+        return _adapted(state, lambda now: state.path(now, 1), averaging, length, renew, told)
 
 
 @final
@@ -106,6 +182,27 @@ class SGLD:
     the variance that these add to a step over the one that is meant, as if the chain were hotter by that share. With
     `preconditioned` (Li et al. 2016) G = 1 / (10⁻⁵ + √v), v the running mean square of the gradients of the log
     density, which is frozen after warm-up: then G is constant, and no derivative of it is missing from the drift.
+
+    Parameters
+    ----------
+    step_size : float
+        ε of every step.
+    preconditioned : bool
+        Whether steps are scaled by the gradients seen.
+    decay : float
+        Of the running mean of squared gradients.
+    batch_size : int or None
+        Data for a gradient; all if None.
+
+    Raises
+    ------
+    ValueError
+        If `step_size` is not positive, or `decay` is not between 0 and 1.
+
+    Examples
+    --------
+    >>> SGLD(1e-4, batch_size=64).preconditioned
+    False
     """
 
     step_size: float
@@ -118,30 +215,29 @@ class SGLD:
             raise ValueError(f"{self}: step_size must be positive and decay between 0 and 1")
 
     def run(
-        self, target: Target, start: Tensor, *, warmup: int, draws: int, generator: Generator,
-        thin: int = 1, renew: Renew | None = None, told: Told | None = None,
+        self, target: Target, start: Tensor, length: Length, generator: Generator, *, renew: Renew | None = None,
+        told: Told | None = None,
     ) -> Chain:  # fmt: skip
         """The chains; the target may be a fresh estimate at every call."""
-        if warmup < 1 and self.preconditioned:
+        if length.warmup < 1 and self.preconditioned:
             raise ValueError("a preconditioner is learnt in warm-up: expected warmup of at least 1")
         at, square, kept = start.clone(), torch.zeros_like(start[0]), []
-        total = warmup + draws * thin
-        for number in range(total):
+        for number in range(1, length.total + 1):
             _, gradient = target(at)
-            if self.preconditioned and number < warmup:
+            if self.preconditioned and number <= length.warmup:
                 square = self.decay * square + (1 - self.decay) * gradient.square().mean(0)
-            metric = self._metric(square, min(number + 1, warmup))
+            metric = self._metric(square, min(number, length.warmup))
             noise = torch.randn(at.shape, generator=generator, dtype=at.dtype)
             at = at + self.step_size / 2 * metric * gradient + (self.step_size * metric).sqrt() * noise
             if not bool(at.isfinite().all()):
-                raise ValueError(f"SGLD diverged at step {number + 1}: use a step_size below {self.step_size:g}")
+                raise ValueError(f"SGLD diverged at step {number}: use a step_size below {self.step_size:g}")
             if renew is not None:
                 target = renew(at)
-            if number >= warmup and (number - warmup + 1) % thin == 0:
+            if length.keeps(number):
                 kept.append(at)
             if told is not None:
-                told(number + 1, total)
-        about = {"step_size": self.step_size, "acceptance": None, "divergences": 0, "gradients": total}
+                told(number, length.total)
+        about = {"step_size": self.step_size, "acceptance": None, "divergences": 0, "gradients": length.total}
         return Chain(torch.stack(kept, dim=1), {**about, "batch_noise": self._batch_noise(target, at, metric)})
 
     def _batch_noise(self, target: Target, at: Tensor, metric: Tensor) -> float:
@@ -225,14 +321,13 @@ def _within(seen: list[Tensor]) -> Tensor:  # of (chains, d) -> (n · chains, d)
 
 
 def _adapted(
-    state: _ChainState, move: Callable[[float], Tensor], step: float, acceptance: float, plan: tuple[int, int, int],
+    state: _ChainState, move: Callable[[float], Tensor], averaging: DualAveraging, length: Length,
     renew: Renew | None, told: Told | None,
 ) -> Chain:  # fmt: skip
     """Warm-up with dual averaging and windows for the metric, then draws with both frozen."""
-    (warmup, draws, thin), averaging = plan, DualAveraging.start(step, acceptance)
+    warmup, acceptance = length.warmup, averaging.target
     ends, seen, kept, accepted = windows(warmup), [], [], []
-    total = warmup + draws * thin
-    for number in range(1, total + 1):
+    for number in range(1, length.total + 1):
         warming = number <= warmup
         moved = float(move(averaging.step_size if warming else averaging.averaged).mean())
         if renew is not None:
@@ -248,10 +343,10 @@ def _adapted(
                 state.divergences = 0
         else:
             accepted.append(moved)
-            if (number - warmup) % thin == 0:
+            if length.keeps(number):
                 kept.append(state.at)
         if told is not None:
-            told(number, total)
+            told(number, length.total)
     about = {
         "step_size": averaging.averaged, "acceptance": sum(accepted) / len(accepted),
         "divergences": state.divergences, "gradients": state.gradients,

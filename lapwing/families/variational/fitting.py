@@ -48,6 +48,61 @@ def fit(
     without a τ fits every τ of a grid and keeps the one with the best log density on `validation`. `samples` are draws
     per step. `dataset_size` is the number of data where `data` are only a part of them. The model is left alone.
 
+    Parameters
+    ----------
+    model : nn.Module
+        A network; it is left alone.
+    data : (inputs, targets), Dataset, DataLoader or list of batches
+        Training data: inputs and targets.
+    likelihood : Likelihood
+        Of the targets, such as `lapwing.Categorical()`.
+    epochs : int
+        Passes over the data.
+    temperature : float, Balanced or Cold
+        η, or a rule for it.
+    prior_variance : float
+        Of every random weight.
+    method : BayesByBackprop or NaturalGradient
+        How means and variances are learnt.
+    select : callable, optional
+        Which weights are random, by name.
+    batch_size : int
+        Data in each batch.
+    samples : int
+        Draws for each step.
+    initial_std : float, optional
+        Standard deviation at the start; a tenth of the prior's if left out.
+    start : Variational, optional
+        Another fit to go on from.
+    validation : (inputs, targets), Dataset, DataLoader or list of batches, optional
+        Validation data.
+    dataset_size : int, optional
+        Size of the whole training set, where `data` is a part of it.
+    schedule : callable, optional
+        From the share of the training done to a factor of the learning rate.
+    draws : int
+        Posterior draws.
+    seed : int
+        Of the order of the data and of all draws.
+    checkpoint : path, optional
+        File to keep the training in, and to go on from.
+    progress : bool or callable, optional
+        Whether to show progress, or what is told of it. On a terminal only if left out.
+
+    Returns
+    -------
+    Variational
+        With `predict`, `functions` and `elbo`.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range, the likelihood is of another kind, or τ is to be tuned without `validation`.
+    Diverged
+        If a loss or a weight becomes NaN or infinite.
+
+    Examples
+    --------
     >>> from lapwing import Gaussian
     >>> x = torch.linspace(-1, 1, 40)[:, None]
     >>> network = nn.Sequential(nn.Linear(1, 8), nn.Tanh(), nn.Linear(8, 1))

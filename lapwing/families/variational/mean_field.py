@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, final
@@ -24,14 +24,13 @@ from torch.overrides import TorchFunctionMode
 
 from lapwing.bayes.noise import SAMPLE, Noise
 from lapwing.network.input_tree import Sample, outputs_at
+from lapwing.network.layers.kinds import Convolution, Linear
+from lapwing.network.layers.recorder import PRODUCTS, Recorder
 from lapwing.network.parameters import Select
 from lapwing.training import Weights
 
 LOG_STD = ":log_std"  # what stands after the name of a weight that is random
-LAYERS = {
-    functional.linear, functional.conv1d, functional.conv2d, functional.conv3d, functional.conv_transpose1d,
-    functional.conv_transpose2d, functional.conv_transpose3d,
-}  # fmt: skip
+LAYERS = frozenset(PRODUCTS)
 NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
@@ -191,40 +190,6 @@ class LocalNoise(TorchFunctionMode):
         return noisy
 
 
-@final
-class _Uses(TorchFunctionMode):
-    """Counts in which functions the given tensors are used to make others."""
-
-    def __init__(self, names: dict[int, str]) -> None:
-        super().__init__()
-        self.names = names
-        self.used: dict[str, Counter[str]] = {name: Counter() for name in names.values()}
-        self.weight_of: dict[str, str] = {}  # the bias of a layer -> its weight
-        self.on_vectors: set[str] = set()  # weights of linear layers whose inputs have no positions
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """The function's own value."""
-        del types
-        kwargs = kwargs or {}
-        output = func(*args, **kwargs)
-        if not any(isinstance(part, Tensor) for part in _flat(output)):
-            return output  # a shape or a type
-        found = [self.names[id(part)] for part in _flat((args, kwargs)) if id(part) in self.names]
-        if func in LAYERS:
-            inputs, weight, bias, _, _ = _arguments(args, kwargs)
-            if func is functional.linear and inputs.ndim <= 2 and id(weight) in self.names:
-                self.on_vectors.add(self.names[id(weight)])
-            for role, tensor in (("weight", weight), ("bias", bias)):
-                if id(tensor) in self.names:
-                    self.used[self.names[id(tensor)]][role] += 1
-                    found.remove(self.names[id(tensor)])
-            if id(weight) in self.names and id(bias) in self.names:
-                self.weight_of[self.names[id(bias)]] = self.names[id(weight)]
-        for name in found:
-            self.used[name]["other"] += 1
-        return output
-
-
 def _local(model: nn.Module, example: Sample, chosen: tuple[str, ...]) -> tuple[frozenset[str], frozenset[str]]:
     """Random weights that one layer uses, once, and that nothing else uses, and biases whose weight is such a one.
 
@@ -233,15 +198,21 @@ def _local(model: nn.Module, example: Sample, chosen: tuple[str, ...]) -> tuple[
     values = _values(model)
     for name in chosen:
         values[name].requires_grad_()
-    uses = _Uses({id(values[name]): name for name in chosen})
-    with torch.random.fork_rng(devices=[]), uses:
+    recorder = Recorder.of({name: values[name] for name in chosen})
+    with torch.random.fork_rng(devices=[]), recorder:
         outputs_at(model, values, example)
-    owner = {name: name for name, used in uses.used.items() if used == Counter(weight=1)}
-    for name, used in uses.used.items():
-        if used == Counter(bias=1) and uses.weight_of.get(name) in owner:
-            owner[name] = uses.weight_of[name]
-    exact = frozenset(name for name, weight in owner.items() if weight in uses.on_vectors)
-    return exact, frozenset(owner) - exact
+    products = [use for use in recorder.uses if isinstance(use.kind, (Linear, Convolution))]
+    other = {name for name, _ in recorder.others}
+    other |= {name for use in recorder.uses if use not in products for name in (use.weight, use.bias) if name}
+    count = Counter(name for use in products for name in (use.weight, use.bias) if name)
+    alone = {name for name, times in count.items() if times == 1 and name not in other}
+    exact, approximate = set[str](), set[str]()
+    for use in products:
+        if use.weight in alone:
+            on_vectors = isinstance(use.kind, Linear) and use.inputs.ndim <= 2
+            names = {name for name in (use.weight, use.bias) if name in alone and name is not None}
+            (exact if on_vectors else approximate).update(names)
+    return frozenset(exact), frozenset(approximate)
 
 
 def _arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, Any, tuple[Any, ...], dict[str, Any]]:
@@ -250,16 +221,6 @@ def _arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any,
     named = {**places, **{name: value for name, value in kwargs.items() if name in ("input", "weight", "bias")}}
     options = {name: value for name, value in kwargs.items() if name not in named}
     return named["input"], named["weight"], named.get("bias"), args[3:], options
-
-
-def _flat(nested: Any) -> Iterator[Any]:
-    if isinstance(nested, dict):
-        nested = tuple(nested.values())
-    if isinstance(nested, (tuple, list)):
-        for part in nested:
-            yield from _flat(part)
-    else:
-        yield nested
 
 
 def _chosen(model: nn.Module, select: Select) -> tuple[str, ...]:

@@ -31,6 +31,18 @@ class BayesByBackprop:
     it, or only where this is "exact" (linear layers on vectors), or "nowhere". For convolutions and sequences it is an
     approximation with less gradient noise, at more than twice the cost of noise in the weights. Batch normalisation
     undoes noise that a whole batch shares, so that it is not learnt: such networks need "everywhere".
+
+    Parameters
+    ----------
+    learning_rate : float
+        Of the means.
+    local : "everywhere", "exact" or "nowhere"
+        Where noise is drawn at the outputs of layers.
+
+    Examples
+    --------
+    >>> BayesByBackprop(1e-2)
+    BayesByBackprop(learning_rate=0.01, local='everywhere')
     """
 
     learning_rate: float = 1e-3
@@ -49,6 +61,31 @@ class NaturalGradient:
     data at a draw of the weights. IVON estimates h by twice the gradient by the variance (Price's theorem): its own
     estimate where noise is drawn in the weights, a far less noisy one at the outputs of layers, `local` as in
     `BayesByBackprop`. `initial_curvature` is h at the start, per datum.
+
+    Parameters
+    ----------
+    kind : "ivon" or "vogn"
+        How the curvature is estimated.
+    learning_rate : float
+        Of the means.
+    momentum : float
+        Of the gradients.
+    curvature_decay : float
+        Of the running curvature.
+    initial_curvature : float
+        h at the start, per datum.
+    local : "everywhere", "exact" or "nowhere"
+        Where noise is drawn at the outputs of layers.
+
+    Raises
+    ------
+    ValueError
+        If the kind is not known.
+
+    Examples
+    --------
+    >>> NaturalGradient("ivon").learning_rate
+    0.05
     """
 
     kind: Literal["ivon", "vogn"] = "vogn"
@@ -89,6 +126,30 @@ class IVON(torch.optim.Optimizer):
     the parameters as means and `variance` as variances. Several draws before a `step` are averaged. Drawn weights are
     taken back even when the loss raises.
 
+    Parameters
+    ----------
+    params : list of Tensor
+        Whose values are the means.
+    lr : float
+        Learning rate.
+    ess : float
+        p / η, the number of data over the temperature.
+    prior_precision : float
+        Of every parameter.
+    momentum : float
+        Of the gradients.
+    curvature_decay : float
+        Of the running curvature.
+    initial_curvature : float
+        h at the start, per datum.
+
+    Raises
+    ------
+    ValueError
+        If a number that must be positive is not.
+
+    Examples
+    --------
     >>> w = torch.zeros(3, dtype=torch.float64, requires_grad=True)
     >>> optimiser, generator = IVON([w], lr=0.1, ess=50, prior_precision=5.0), torch.Generator().manual_seed(0)
     >>> for _ in range(1000):
@@ -155,7 +216,18 @@ class IVON(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Move means and curvatures by the gradients taken at the draws since the last step."""
+        """Move means and curvatures by the gradients taken at the draws since the last step.
+
+        Parameters
+        ----------
+        closure : None
+            Not taken.
+
+        Raises
+        ------
+        ValueError
+            If nothing was drawn since the last step, or a closure is given.
+        """
         if closure is not None:
             raise ValueError("call backward() inside sampled(), then step() without a closure")
         self.count += 1
@@ -179,6 +251,39 @@ class VOGN(IVON):
     """Variational online Gauss-Newton: the curvature is the mean square of the gradients of single data.
 
     Set `squares`, a tensor per parameter, inside `sampled`. They are never negative, so they need no correction.
+
+    Parameters
+    ----------
+    params : list of Tensor
+        Whose values are the means.
+    lr : float
+        Learning rate.
+    ess : float
+        p / η, the number of data over the temperature.
+    prior_precision : float
+        Of every parameter.
+    momentum : float
+        Of the gradients.
+    curvature_decay : float
+        Of the running curvature.
+    initial_curvature : float
+        h at the start, per datum.
+
+    Raises
+    ------
+    ValueError
+        If a number that must be positive is not.
+
+    Examples
+    --------
+    >>> w = torch.zeros(2, dtype=torch.float64, requires_grad=True)
+    >>> optimiser = VOGN([w], lr=0.1, ess=50, prior_precision=5.0)
+    >>> with optimiser.sampled(torch.Generator().manual_seed(0)):
+    ...     (0.5 * (w - 2.0).square().sum()).backward()
+    ...     optimiser.squares = {w: w.grad.square()}
+    >>> optimiser.step()
+    >>> bool((w > 0).all()), bool((optimiser.variance(w) > 0).all())
+    (True, True)
     """
 
     corrected = False

@@ -32,7 +32,17 @@ BATCH = 1000
 @final
 @dataclass(frozen=True)
 class Elbo:
-    """Σ E log p(y | f) − η KL(q | prior): the first from draws of the weights, with its error, the second exact."""
+    """Σ E log p(y | f) − η KL(q | prior): the first from draws of the weights, with its error, the second exact.
+
+    Parameters
+    ----------
+    log_likelihood : Estimate
+        Σ E log p(y | f), from draws.
+    divergence : float
+        KL(q | prior), exact.
+    temperature : float
+        η.
+    """
 
     log_likelihood: Estimate
     divergence: float
@@ -49,7 +59,27 @@ class Elbo:
 @final
 @dataclass(frozen=True, eq=False)
 class Variational:
-    """A Gaussian with independent coordinates over the weights of a network."""
+    """A Gaussian with independent coordinates over the weights of a network.
+
+    Parameters
+    ----------
+    network : MeanField
+        The network with Gaussian weights.
+    values : dict of Tensor
+        Means, log standard deviations, and what is not random.
+    likelihood : Likelihood
+        Of the targets.
+    heat : Heat
+        The η that was used.
+    curve : tuple of Epoch
+        The loss.
+    draws : int
+        Of `functions` and `predict`.
+    seed : int
+        Of the draws.
+    tuning : tuple of tuple of float
+        τ and its validation NLL, where τ was tuned.
+    """
 
     network: MeanField
     values: Weights  # means, log standard deviations, what is not random
@@ -146,7 +176,39 @@ class Variational:
 
 
 def load(path: str | Path, model: nn.Module) -> Variational:
-    """A fit that `save` wrote, for a network of the same architecture; its weights do not matter."""
+    """A fit that `save` wrote, for a network of the same architecture; its weights do not matter.
+
+    Parameters
+    ----------
+    path : path
+        A file that `save` wrote.
+    model : nn.Module
+        A network of the same architecture; its weights do not matter.
+
+    Returns
+    -------
+    Variational
+        As it was saved.
+
+    Raises
+    ------
+    ValueError
+        If the file is damaged, or not a variational fit.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from lapwing.bayes.likelihoods import Gaussian
+    >>> from lapwing.families import variational
+    >>> x = torch.linspace(-1, 1, 8)[:, None]
+    >>> network = nn.Linear(1, 1)
+    >>> found = variational.fit(network, (x, x), Gaussian(0.1), epochs=1, temperature=1.0, progress=False)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     found.save(f"{folder}/fit.safetensors")
+    ...     again = load(f"{folder}/fit.safetensors", network)
+    >>> torch.equal(again.functions(x), found.functions(x))
+    True
+    """
     try:
         return _loaded(path, model)
     except (SafetensorError, OSError, TypeError, KeyError, AttributeError, RuntimeError, RecursionError) as error:

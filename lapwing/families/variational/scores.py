@@ -31,6 +31,28 @@ def held_out(posterior: FunctionSampler, data: Any) -> dict[str, float]:
 
     For classes also accuracy, expected calibration error (15 equal bins) and mean confidence, of the averaged
     probabilities; otherwise the root mean square error of the mean.
+
+    Parameters
+    ----------
+    posterior : Variational or any other with `functions`
+        What is scored.
+    data : (inputs, targets), Dataset, DataLoader or list of batches
+        Data that were not trained on.
+
+    Returns
+    -------
+    dict of float
+        By the name of the score.
+
+    Examples
+    --------
+    >>> from torch import nn
+    >>> from lapwing.bayes.likelihoods import Gaussian
+    >>> from lapwing.families import variational
+    >>> x = torch.linspace(-1, 1, 8)[:, None]
+    >>> found = variational.fit(nn.Linear(1, 1), (x, x), Gaussian(0.1), epochs=1, temperature=1.0, progress=False)
+    >>> sorted(held_out(found, (x, x)))
+    ['gibbs_nll', 'nll', 'rmse']
     """
     pairs = list(Source.of(data).pairs(BATCH))
     functions = torch.cat([posterior.functions(inputs) for inputs, _ in pairs], dim=1).double()

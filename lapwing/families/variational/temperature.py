@@ -21,6 +21,20 @@ class Balanced:
     the network does not have exactly one hidden layer. Without `tau`, τ is tuned on held-out data; a value found on a
     narrow network serves wider ones too.
 
+    Parameters
+    ----------
+    tau : float, optional
+        τ; tuned on validation data if left out.
+    units : "hidden", "weights", int or None
+        N.
+
+    Raises
+    ------
+    ValueError
+        If τ or N is not positive, or `units` is not known.
+
+    Examples
+    --------
     >>> Balanced(tau=0.01, units=64).tau
     0.01
     """
@@ -40,7 +54,23 @@ class Balanced:
 @final
 @dataclass(frozen=True)
 class Cold:
-    """A fixed η in (0, 1]: one is Bayes' rule, less is a cold posterior, proportional to likelihood^(1/η) × prior."""
+    """A fixed η in (0, 1]: one is Bayes' rule, less is a cold posterior, proportional to likelihood^(1/η) × prior.
+
+    Parameters
+    ----------
+    eta : float
+        In (0, 1].
+
+    Raises
+    ------
+    ValueError
+        If η is not in (0, 1].
+
+    Examples
+    --------
+    >>> Cold(0.1)
+    Cold(eta=0.1)
+    """
 
     eta: float
 
@@ -55,7 +85,19 @@ Temperature = Balanced | Cold | float
 @final
 @dataclass(frozen=True)
 class Heat:
-    """The η that was used, and where it came from."""
+    """The η that was used, and where it came from.
+
+    Parameters
+    ----------
+    eta : float
+        η.
+    data : int
+        p, the number of data.
+    tau : float, optional
+        τ, where η came from it.
+    units : int, optional
+        N, where η came from it.
+    """
 
     eta: float
     data: int  # p

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import multiprocessing
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -20,21 +19,52 @@ from lapwing.bayes.likelihoods import Likelihood
 from lapwing.families.variational.fitting import TAUS, fit
 from lapwing.families.variational.scores import held_out
 from lapwing.families.variational.temperature import Balanced, Units
+from lapwing.runtime.processes import fresh_processes
 from lapwing.runtime.progress import Report, reporter
 from lapwing.training import Diverged
 
 Cell = dict[str, Any]
 
 
+TOLD = ("units", "data", "random_weights", "divergence", "divergence_per_unit")  # diagnostics that a cell keeps
+
+
 @final
 @dataclass(frozen=True)
 class Sweep:
-    """One cell per network and τ: what was used, and how it did on held-out data, or why it failed."""
+    """One cell per network and τ: what was used, and how it did on held-out data, or why it failed.
+
+    Parameters
+    ----------
+    cells : tuple of dict
+        What was used and found, for each network and τ.
+
+    Examples
+    --------
+    >>> Sweep(({"network": "a", "tau": 0.1, "nll": 0.4}, {"network": "a", "tau": 1.0, "nll": 0.3})).best()
+    1.0
+    """
 
     cells: tuple[Cell, ...]
 
     def best(self, network: str | None = None) -> float:
-        """The τ with the lowest held-out NLL of the averaged predictive, for one network where there are several."""
+        """The τ with the lowest held-out NLL of the averaged predictive, for one network where there are several.
+
+        Parameters
+        ----------
+        network : str, optional
+            Its name, where there are several.
+
+        Returns
+        -------
+        float
+            That τ.
+
+        Raises
+        ------
+        ValueError
+            If there are several networks and none was chosen, or no fit ended well.
+        """
         names = {cell["network"] for cell in self.cells}
         if network is None and len(names) > 1:
             raise ValueError(f"several networks were tried: choose one of {sorted(names)}")
@@ -55,6 +85,45 @@ def tune_temperature(
     agree. Other `options` are those of `fit`. With several `processes` each has one thread, and what is passed must be
     picklable. A fit that diverges is a cell with its reason, and the rest goes on.
 
+    Parameters
+    ----------
+    models : nn.Module or mapping of nn.Module
+        One network, or several by name.
+    data : (inputs, targets), Dataset, DataLoader or list of batches
+        Training data: inputs and targets.
+    likelihood : Likelihood
+        Of the targets, such as `lapwing.Categorical()`.
+    validation : (inputs, targets), Dataset, DataLoader or list of batches
+        Data that scores are taken on.
+    epochs : int
+        Passes over the data.
+    taus : tuple of float
+        Those that are tried.
+    units : "hidden", "weights", int or None
+        N of η = τ p / N.
+    processes : int
+        Fits at the same time.
+    results : path, optional
+        File of JSON lines, kept and gone on from.
+    draws : int
+        Posterior draws.
+    progress : bool or callable, optional
+        Whether to show progress, or what is told of it. On a terminal only if left out.
+    options : keyword arguments
+        As `fit` takes them.
+
+    Returns
+    -------
+    Sweep
+        One cell for each network and τ.
+
+    Raises
+    ------
+    ValueError
+        If there are no networks, no τ or no processes.
+
+    Examples
+    --------
     >>> x = torch.linspace(-1, 1, 40)[:, None]
     >>> from lapwing.bayes.likelihoods import Gaussian
     >>> network = nn.Sequential(nn.Linear(1, 8), nn.Tanh(), nn.Linear(8, 1))
@@ -77,7 +146,8 @@ def tune_temperature(
     keys = [(name, tau) for name in named for tau in taus]
     done = {key: cell for key, cell in _read(path, settings).items() if key in keys}
     left = [key for key in keys if key not in done]
-    shared = (named, data, likelihood, validation, settings, {"epochs": epochs, "draws": draws, **options}, units)
+    given = {"epochs": epochs, "draws": draws, **options}
+    shared = _SweepTask(named, data, likelihood, validation, settings, given, units)
     started = time.perf_counter()
     for count, cell in enumerate(_cells(left, shared, processes), start=1):
         done[cell["network"], cell["tau"]] = cell
@@ -94,48 +164,56 @@ def _described(option: Any) -> str:
     return repr(option) if name is None else f"{option.__module__}.{name}"
 
 
-def _cells(keys: list[tuple[str, float]], shared: tuple[Any, ...], processes: int) -> Iterator[Cell]:
+@final
+@dataclass(frozen=True, eq=False)
+class _SweepTask:
+    """What all cells of a sweep share."""
+
+    models: dict[str, nn.Module]
+    data: Any
+    likelihood: Likelihood
+    validation: Any
+    settings: dict[str, Any]  # as they are written
+    options: dict[str, Any]  # of every fit
+    units: Units
+
+    def cell(self, name: str, tau: float) -> Cell:
+        """The fit of one network at one temperature, scored."""
+        started, cell = time.perf_counter(), {"network": name, "tau": tau, "settings": self.settings}
+        heat = Balanced(tau, self.units)
+        try:
+            found = fit(self.models[name], self.data, self.likelihood, temperature=heat, progress=False, **self.options)
+        except Diverged as error:
+            return {**cell, "failed": str(error)}
+        return {
+            **cell, "eta": found.heat.eta, **{key: found.diagnostics[key] for key in TOLD},
+            **held_out(found, self.validation), "loss": found.curve[-1].loss,
+            "seconds": round(time.perf_counter() - started, 3),
+        }  # fmt: skip
+
+
+def _cells(keys: list[tuple[str, float]], shared: _SweepTask, processes: int) -> Iterator[Cell]:
     """Cells as they are finished, here or in other processes."""
     if processes == 1:
         for name, tau in keys:
-            yield _cell(name, tau, *shared)
+            yield shared.cell(name, tau)
         return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, context, _share, (shared,)) as pool:
+    with ProcessPoolExecutor(processes, fresh_processes(__name__), _share, (shared,)) as pool:
         for future in as_completed([pool.submit(_shared_cell, *key) for key in keys]):
             yield future.result()
 
 
-_given: tuple[Any, ...] = ()  # what every cell of a worker process needs, sent to it once
+_given: _SweepTask  # what every cell of a worker process needs, sent to it once
 
 
-def _share(shared: tuple[Any, ...]) -> None:
+def _share(shared: _SweepTask) -> None:
     global _given
     _given = shared
     torch.set_num_threads(1)
 
 
 def _shared_cell(name: str, tau: float) -> Cell:
-    return _cell(name, tau, *_given)
-
-
-def _cell(
-    name: str, tau: float, models: dict[str, nn.Module], data: Any, likelihood: Likelihood, validation: Any,
-    settings: dict[str, Any], options: dict[str, Any], units: Units,
-) -> Cell:  # fmt: skip
-    started, cell = time.perf_counter(), {"network": name, "tau": tau, "settings": settings}
-    try:
-        found = fit(models[name], data, likelihood, temperature=Balanced(tau, units), progress=False, **options)
-    except Diverged as error:
-        return {**cell, "failed": str(error)}
-    about = {
-        key: found.diagnostics[key] for key in ("units", "data", "random_weights", "divergence", "divergence_per_unit")
-    }
-    scores = held_out(found, validation)
-    return {
-        **cell, "eta": found.heat.eta, **about, **scores, "loss": found.curve[-1].loss,
-        "seconds": round(time.perf_counter() - started, 3),
-    }  # fmt: skip
+    return _given.cell(name, tau)
 
 
 def _read(path: Path | None, settings: dict[str, Any]) -> dict[tuple[str, float], Cell]:

@@ -3,7 +3,16 @@
 from lapwing.linalg.operators.batched import BatchSum, Stacked
 from lapwing.linalg.operators.composed import Double, Product, Scaled, Sum, Transpose
 from lapwing.linalg.operators.distributed import Sharded
-from lapwing.linalg.operators.interface import BLOCK_ELEMENTS, LinearOperator, row_blocks, unit_columns
+from lapwing.linalg.operators.interface import (
+    BLOCK_ELEMENTS,
+    Blockwise,
+    Costs,
+    LinearOperator,
+    OnRows,
+    OverData,
+    row_blocks,
+    unit_columns,
+)
 from lapwing.linalg.operators.products import (
     Rows,
     check_adjoint,
@@ -28,11 +37,15 @@ __all__ = [
     "BLOCK_ELEMENTS",
     "BatchSum",
     "BlockDiagonal",
+    "Blockwise",
+    "Costs",
     "Dense",
     "Diagonal",
     "Double",
     "LinearOperator",
     "LowRank",
+    "OnRows",
+    "OverData",
     "Product",
     "Rows",
     "Scaled",

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import final
 
 import torch
 from torch import Tensor
 
-from lapwing.linalg.operators.interface import LinearOperator, Weigh
+from lapwing.linalg.operators.interface import Blockwise, Costs, LinearOperator, OnRows, Weigh
 from lapwing.linalg.operators.products import normal_product
 from lapwing.linalg.operators.stored import Dense, Diagonal, LowRank, Sparse
 
@@ -36,11 +36,9 @@ class Sum(LinearOperator):
         return self.terms[0].like
 
     @property
-    def squares_are_cheap(self) -> bool:
-        return all(term.squares_are_cheap for term in self.terms)
-
-    def working_bytes(self, columns: int) -> float:
-        return max(term.working_bytes(columns) for term in self.terms)
+    def costs(self) -> Costs:
+        cheap = all(term.costs.squares_are_cheap for term in self.terms)
+        return Costs(squares_are_cheap=cheap, working_bytes=_largest(self.terms))
 
     def matmat(self, x: Tensor) -> Tensor:
         return reduce(torch.add, (term.matmat(x) for term in self.terms))
@@ -97,64 +95,54 @@ class Product(LinearOperator):
         return self.right.like
 
     @property
-    def squares_are_cheap(self) -> bool:
-        return any(isinstance(part, Diagonal) for part in (self.left, self.right)) and all(
-            part.squares_are_cheap for part in (self.left, self.right)
+    def costs(self) -> Costs:
+        both = (self.left.costs, self.right.costs)
+        scaled = isinstance(self.right, Diagonal)
+        by_rows = isinstance(self.left, OnRows) and self.right.costs.has_row_vjp
+        return Costs(
+            squares_are_cheap=(scaled or isinstance(self.left, Diagonal)) and all(c.squares_are_cheap for c in both),
+            has_row_vjp=by_rows or (scaled and self.left.costs.has_row_vjp),
+            too_many_outputs=any(c.too_many_outputs for c in both),
+            working_bytes=_largest((self.left, self.right)),
         )
 
     def parts(self) -> Iterator[tuple[int, LinearOperator]]:
-        if self.left.on_rows(0, self.shape[0]) is not None:
+        if isinstance(self.left, OnRows):
             for start, part in self.right.parts():
-                block = self.left.on_rows(start, start + part.shape[0])
-                assert block is not None
-                yield start, Product(block, part)
+                yield start, Product(self.left.on_rows(start, start + part.shape[0]), part)
         else:
             for start, part in self.left.parts():
                 yield start, Product(part, self.right)
-
-    def working_bytes(self, columns: int) -> float:
-        return max(part.working_bytes(columns) for part in (self.left, self.right))
 
     def matmat(self, x: Tensor) -> Tensor:
         if isinstance(self.left, Transpose) and self.left.inner is self.right:
             return normal_product(self.right, x)
         return self.left.matmat(self.right.matmat(x))
 
-    @property
-    def has_row_vjp(self) -> bool:
-        left, right = self.left, self.right
-        if left.on_rows(0, left.shape[0]) is not None:
-            return right.has_row_vjp
-        return isinstance(right, Diagonal) and left.has_row_vjp
-
-    @property
-    def too_many_outputs(self) -> bool:
-        return self.left.too_many_outputs or self.right.too_many_outputs
-
     def normal(self, x: Tensor, weigh: Weigh | None = None) -> tuple[Tensor, Tensor]:
+        left = self.left
         if isinstance(self.right, Diagonal):
-            image, product = self.left.normal(self.right.matmat(x), weigh)
+            image, product = left.normal(self.right.matmat(x), weigh)
             return image, self.right.matmat(product)
-        if self.left.on_rows(0, self.left.shape[0]) is None:
+        if not isinstance(left, OnRows):
             return LinearOperator.normal(self, x, weigh)
 
         def both(block: Tensor, start: int) -> Tensor:
-            part = self.left.on_rows(start, start + len(block))
-            assert part is not None
+            part = left.on_rows(start, start + len(block))
             inner = part.matmat(block)
             return part.rmatmat(inner if weigh is None else weigh(inner, start))
 
         image, product = self.right.normal(x, both)
-        return self.left.matmat(image), product
+        return left.matmat(image), product
 
     def rmatmat(self, y: Tensor) -> Tensor:
         return self.right.rmatmat(self.left.rmatmat(y))
 
     def rows(self, start: int, stop: int) -> Tensor:
-        return self.left.rows_times(self.right, start, stop)
+        return _rows_times(self.left, self.right, start, stop)
 
     def columns(self, start: int, stop: int) -> Tensor:
-        return self.right.T.rows_times(self.left.T, start, stop).mT
+        return _rows_times(self.right.T, self.left.T, start, stop).mT
 
     def row_squares(self, weights: Tensor | None = None) -> Tensor:
         if isinstance(self.left, Diagonal):
@@ -191,11 +179,8 @@ class Transpose(LinearOperator):
         return self.inner
 
     @property
-    def squares_are_cheap(self) -> bool:
-        return self.inner.squares_are_cheap
-
-    def working_bytes(self, columns: int) -> float:
-        return self.inner.working_bytes(columns)
+    def costs(self) -> Costs:
+        return replace(self.inner.costs, has_row_vjp=False, too_many_outputs=False)
 
     def matmat(self, x: Tensor) -> Tensor:
         return self.inner.rmatmat(x)
@@ -215,11 +200,6 @@ class Transpose(LinearOperator):
     def column_squares(self, weights: Tensor | None = None) -> Tensor:
         return self.inner.row_squares(weights)
 
-    def rows_times(self, right: LinearOperator, start: int, stop: int) -> Tensor:
-        if isinstance(self.inner, Diagonal):
-            return self.inner.rows_times(right, start, stop)
-        return right.rmatmat(self.rows(start, stop).mT).mT
-
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -238,15 +218,12 @@ class Scaled(LinearOperator):
         return self.inner.like
 
     @property
-    def squares_are_cheap(self) -> bool:
-        return self.inner.squares_are_cheap
+    def costs(self) -> Costs:
+        return self.inner.costs
 
     def parts(self) -> Iterator[tuple[int, LinearOperator]]:
         for start, part in self.inner.parts():
             yield start, Scaled(part, self.factor)
-
-    def working_bytes(self, columns: int) -> float:
-        return self.inner.working_bytes(columns)
 
     def matmat(self, x: Tensor) -> Tensor:
         return self.factor * self.inner.matmat(x)
@@ -277,15 +254,8 @@ class Double(LinearOperator):
         return self.inner.like.new_empty(0, dtype=torch.float64)
 
     @property
-    def squares_are_cheap(self) -> bool:
-        return self.inner.squares_are_cheap
-
-    def working_bytes(self, columns: int) -> float:
-        return self.inner.working_bytes(columns)
-
-    @property
-    def too_many_outputs(self) -> bool:
-        return self.inner.too_many_outputs
+    def costs(self) -> Costs:
+        return self.inner.costs
 
     def matmat(self, x: Tensor) -> Tensor:
         return self.inner.matmat(x.to(self.inner.like)).double()
@@ -298,6 +268,16 @@ class Double(LinearOperator):
 
     def columns(self, start: int, stop: int) -> Tensor:
         return self.inner.columns(start, stop).double()
+
+
+def _rows_times(left: LinearOperator, right: LinearOperator, start: int, stop: int) -> Tensor:
+    if isinstance(left, Blockwise):
+        return left.rows_times(right, start, stop)
+    return right.rmatmat(left.rows(start, stop).mT).mT
+
+
+def _largest(parts: tuple[LinearOperator, ...]) -> Callable[[int], float]:
+    return lambda columns: max(part.costs.working_bytes(columns) for part in parts)
 
 
 def _times(values: Tensor, weights: Tensor | None) -> Tensor:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, final
 
 import torch
 from torch import Tensor
 
-from lapwing.linalg.operators.interface import LinearOperator, Weigh
+from lapwing.linalg.operators.interface import Costs, LinearOperator, OverData, Weigh
 from lapwing.runtime.ranks import Ranks
 
 Share = Literal["data", "draws"]
@@ -19,7 +19,7 @@ BUCKET_BYTES = 2**24  # of a sum that are sent together, while those that come a
 
 @final
 @dataclass(frozen=True, eq=False)
-class Sharded(LinearOperator):
+class Sharded(OverData):
     """The same operator on every rank, each working on a share.
 
     By "data", of the rows, cut between data: Ax is gathered and Aᵀy summed, in blocks of columns that are sent while
@@ -27,22 +27,17 @@ class Sharded(LinearOperator):
     are closed, every rank does all of it alone.
     """
 
-    whole: LinearOperator
+    whole: OverData
     ranks: Ranks
     by: Share = "data"
 
     @staticmethod
     def of(whole: LinearOperator, ranks: Ranks, by: Share = "data") -> LinearOperator:
         """The operator shared out, or itself where there is nothing to share: few data, or stored numbers."""
-        outputs = whole.datum_rows
-        if outputs is None or isinstance(whole, Sharded):
+        if isinstance(whole, Sharded) or not isinstance(whole, OverData):
             return whole
-        return whole if by == "data" and whole.shape[0] // outputs < ranks.size else Sharded(whole, ranks, by)
-
-    @property
-    def outputs(self) -> int:
-        """Rows of a datum."""
-        return self.whole.datum_rows or 1
+        few = by == "data" and whole.shape[0] // whole.datum_rows < ranks.size
+        return whole if few else Sharded(whole, ranks, by)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -53,30 +48,20 @@ class Sharded(LinearOperator):
         return self.whole.like
 
     @property
-    def has_row_vjp(self) -> bool:
-        return self.whole.has_row_vjp
+    def costs(self) -> Costs:
+        own = self.whole.costs
+
+        def working_bytes(columns: int) -> float:
+            needed = own.working_bytes(columns)
+            return self.ranks.most("working memory", needed) if self.ranks.open else needed
+
+        return replace(own, working_bytes=working_bytes)
 
     @property
-    def too_many_outputs(self) -> bool:
-        return self.whole.too_many_outputs
-
-    @property
-    def squares_are_cheap(self) -> bool:
-        return self.whole.squares_are_cheap
-
-    @property
-    def keeps_precision(self) -> bool:
-        return self.whole.keeps_precision
-
-    def working_bytes(self, columns: int) -> float:
-        own = self.whole.working_bytes(columns)
-        return self.ranks.most("working memory", own) if self.ranks.open else own
-
-    @property
-    def datum_rows(self) -> int | None:
+    def datum_rows(self) -> int:
         return self.whole.datum_rows
 
-    def between(self, start: int, stop: int) -> LinearOperator:
+    def between(self, start: int, stop: int) -> OverData:
         """Rows of the whole: a part is not shared out again."""
         return self.whole.between(start, stop)
 
@@ -116,13 +101,12 @@ class Sharded(LinearOperator):
 
     def rows(self, start: int, stop: int) -> Tensor:
         """A block of rows, its data shared out anew: every rank can read all of them."""
-        first, last = start // self.outputs, -(-stop // self.outputs)
+        height = self.datum_rows
+        first, last = start // height, -(-stop // height)
         if not self.ranks.open or last - first < self.ranks.size:  # few data, or one
             return self.whole.rows(start, stop)
         cuts = [self.ranks.cut(last - first, rank) for rank in range(self.ranks.size)]
-        bounds = [
-            (max(start, (first + one) * self.outputs), min(stop, (first + other) * self.outputs)) for one, other in cuts
-        ]
+        bounds = [(max(start, (first + one) * height), min(stop, (first + other) * height)) for one, other in cuts]
         heights = [other - one for one, other in bounds]
         return self.ranks.stacked("rows", heights, lambda: self.whole.rows(*bounds[self.ranks.rank]))
 
@@ -139,21 +123,21 @@ class Sharded(LinearOperator):
 
     @property
     def _rows(self) -> tuple[int, int]:
-        start, stop = self.ranks.cut(self.shape[0] // self.outputs)
-        return start * self.outputs, stop * self.outputs
+        start, stop = self.ranks.cut(self.shape[0] // self.datum_rows)
+        return start * self.datum_rows, stop * self.datum_rows
 
     @cached_property
-    def _own(self) -> LinearOperator:
+    def _own(self) -> OverData:
         return self.whole.between(*self._rows)
 
     @property
     def _heights(self) -> list[int]:
-        cuts = [self.ranks.cut(self.shape[0] // self.outputs, rank) for rank in range(self.ranks.size)]
-        return [(stop - start) * self.outputs for start, stop in cuts]
+        cuts = [self.ranks.cut(self.shape[0] // self.datum_rows, rank) for rank in range(self.ranks.size)]
+        return [(stop - start) * self.datum_rows for start, stop in cuts]
 
     @property
     def _by_rows(self) -> bool:
-        return self.shape[0] // self.outputs >= self.ranks.size
+        return self.shape[0] // self.datum_rows >= self.ranks.size
 
     @property
     def _bucket(self) -> int:

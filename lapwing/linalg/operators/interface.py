@@ -4,13 +4,29 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
 Weigh = Callable[[Tensor, int], Tensor]  # a block of rows and the number of its first to the block times B
 BLOCK_ELEMENTS = 2**22  # a block of rows worked on at once holds about 32 MB of float64
+
+
+def _none(columns: int) -> float:  # noqa: ARG001
+    return 0.0
+
+
+@final
+@dataclass(frozen=True)
+class Costs:
+    """What is cheap beside products, and what a product takes: by this a method is chosen."""
+
+    squares_are_cheap: bool = False  # norms of rows and columns cost about a product, as where numbers are stored
+    has_row_vjp: bool = False  # a block of rows costs far less than as many products with unit columns
+    too_many_outputs: bool = False  # rows are so many a datum that products serve better
+    working_bytes: Callable[[int], float] = _none  # of a product with so many columns, inputs and results left out
 
 
 class LinearOperator(ABC):
@@ -50,34 +66,6 @@ class LinearOperator(ABC):
         image = self.matmat(x)
         return image, self.rmatmat(image if weigh is None else weigh(image, 0))
 
-    def rmatmat_parts(self, y: Tensor, columns: int) -> Iterator[Tensor]:  # (d, columns) each
-        """Aᵀ y in blocks of so many columns, each as soon as it is finished: to be sent while the next is made."""
-        yield from self.rmatmat(y).split(columns, dim=1)
-
-    def normal_parts(self, x: Tensor, weigh: Weigh | None, columns: int) -> Iterator[Tensor]:
-        """A x, then Aᵀ B A x in blocks of so many columns, each as soon as it is finished."""
-        image, product = self.normal(x, weigh)
-        yield image
-        yield from product.split(columns, dim=1)
-
-    def on_rows(self, start: int, stop: int) -> LinearOperator | None:
-        """A square operator that acts on rows start to stop by themselves, as a block of its own; None elsewhere."""
-        del start, stop
-        return None
-
-    @property
-    def datum_rows(self) -> int | None:
-        """Rows that belong to one datum, where `between` cuts between data; None where it cannot."""
-        return None
-
-    def between(self, start: int, stop: int) -> LinearOperator:
-        """Rows start to stop, of whole data, as an operator whose products cost their share."""
-        raise ValueError(f"the rows {start} to {stop} of {type(self).__name__} cannot be multiplied by themselves")
-
-    def inputs_between(self, first: int, last: int) -> Any:
-        """The inputs of some data, counted from 0, in a form that made this operator; None where it has none."""
-        del first, last
-
     def rows(self, start: int, stop: int) -> Tensor:  # (stop - start, d)
         """A block of rows as a dense tensor."""
         return self.rmatmat(unit_columns(self.shape[0], start, stop, self.like)).mT
@@ -86,33 +74,10 @@ class LinearOperator(ABC):
         """A block of columns as a dense tensor."""
         return self.matmat(unit_columns(self.shape[1], start, stop, self.like))
 
-    def rows_times(self, right: LinearOperator, start: int, stop: int) -> Tensor:
-        """A block of rows of the product with another operator; cheaper where this one is diagonal."""
-        return right.rmatmat(self.rows(start, stop).mT).mT
-
     @property
-    def has_row_vjp(self) -> bool:
-        """Whether a block of rows costs far less than as many products with unit columns, as for a network."""
-        return False
-
-    def working_bytes(self, columns: int) -> float:  # noqa: ARG002
-        """Memory that a product with so many columns takes, beside what goes in and what comes out."""
-        return 0.0
-
-    @property
-    def keeps_precision(self) -> bool:
-        """Whether products are in the precision of the columns given, not in one of its own."""
-        return False
-
-    @property
-    def too_many_outputs(self) -> bool:
-        """Whether rows are so many a datum that products serve better, as for a network whose outputs are pixels."""
-        return False
-
-    @property
-    def squares_are_cheap(self) -> bool:
-        """Whether norms of rows and columns cost about a product, as where the numbers are stored."""
-        return False
+    def costs(self) -> Costs:
+        """What is cheap beside products, and what they take."""
+        return Costs()
 
     def row_squares(self, weights: Tensor | None = None) -> Tensor:  # (n,)
         """The squared norm of every row, Σ_j w_j a_ij²."""
@@ -164,7 +129,7 @@ class LinearOperator(ABC):
     def __sub__(self, other: LinearOperator) -> LinearOperator:
         from lapwing.linalg.operators import composed
 
-        return composed.Sum((self, -other))
+        return composed.Sum((self, -1.0 * other))
 
     def __mul__(self, factor: float) -> LinearOperator:
         from lapwing.linalg.operators import composed
@@ -173,10 +138,48 @@ class LinearOperator(ABC):
 
     __rmul__ = __mul__
 
-    def __neg__(self) -> LinearOperator:
-        from lapwing.linalg.operators import composed
 
-        return composed.Scaled(self, -1.0)
+class Blockwise(LinearOperator):
+    """An operator whose rows read few rows of what it multiplies: a block-diagonal one."""
+
+    @abstractmethod
+    def rows_times(self, right: LinearOperator, start: int, stop: int) -> Tensor:
+        """A block of rows of the product with another operator, from as few rows of it as can be."""
+
+
+class OnRows(Blockwise):
+    """A square operator that acts on blocks of rows by themselves: a diagonal one, or a block for every datum."""
+
+    @abstractmethod
+    def on_rows(self, start: int, stop: int) -> LinearOperator:
+        """What acts on rows start to stop, which are of whole data."""
+
+
+class OverData(LinearOperator):
+    """An operator with so many rows for every datum, which several processes can share out between data."""
+
+    @property
+    @abstractmethod
+    def datum_rows(self) -> int:
+        """Rows that belong to one datum."""
+
+    @abstractmethod
+    def between(self, start: int, stop: int) -> OverData:
+        """Rows start to stop, of whole data, as an operator whose products cost their share."""
+
+    @abstractmethod
+    def inputs_between(self, first: int, last: int) -> Any:
+        """The inputs of some data, counted from 0, in a form that made this operator."""
+
+    def rmatmat_parts(self, y: Tensor, columns: int) -> Iterator[Tensor]:  # (d, columns) each
+        """Aᵀ y in blocks of so many columns, each as soon as it is finished: to be sent while the next is made."""
+        yield from self.rmatmat(y).split(columns, dim=1)
+
+    def normal_parts(self, x: Tensor, weigh: Weigh | None, columns: int) -> Iterator[Tensor]:
+        """A x, then Aᵀ B A x in blocks of so many columns, each as soon as it is finished."""
+        image, product = self.normal(x, weigh)
+        yield image
+        yield from product.split(columns, dim=1)
 
 
 def row_blocks(operator: LinearOperator, elements: int = BLOCK_ELEMENTS) -> Iterator[Tensor]:

@@ -127,7 +127,7 @@ def row_gram(operator: LinearOperator, elements: int = ROW_ELEMENTS) -> Tensor: 
 
     A block holds about `elements` numbers; with one block every row is made once.
     """
-    if not operator.has_row_vjp:
+    if not operator.costs.has_row_vjp:
         return gram(operator.T)
     n, d = operator.shape
     height = max(1, min(n, elements // max(1, d)))

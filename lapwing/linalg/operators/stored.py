@@ -11,7 +11,9 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
-from lapwing.linalg.operators.interface import LinearOperator
+from lapwing.linalg.operators.interface import Blockwise, Costs, LinearOperator, OnRows
+
+STORED = Costs(squares_are_cheap=True)
 
 
 @final
@@ -21,7 +23,7 @@ class Dense(LinearOperator):
 
     matrix: Tensor  # (n, d)
 
-    squares_are_cheap = True
+    costs = STORED
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -54,7 +56,7 @@ class Sparse(LinearOperator):
 
     matrix: scipy.sparse.csr_array  # (n, d)
 
-    squares_are_cheap = True
+    costs = STORED
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -89,12 +91,12 @@ class Sparse(LinearOperator):
 
 @final
 @dataclass(frozen=True, eq=False)
-class Diagonal(LinearOperator):
+class Diagonal(OnRows):
     """A diagonal matrix."""
 
     diagonal: Tensor  # (n,)
 
-    squares_are_cheap = True
+    costs = STORED
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -104,7 +106,11 @@ class Diagonal(LinearOperator):
     def like(self) -> Tensor:
         return self.diagonal
 
-    def on_rows(self, start: int, stop: int) -> LinearOperator | None:
+    @property
+    def T(self) -> LinearOperator:
+        return self
+
+    def on_rows(self, start: int, stop: int) -> LinearOperator:
         return Diagonal(self.diagonal[start:stop])
 
     def matmat(self, x: Tensor) -> Tensor:
@@ -125,7 +131,7 @@ class LowRank(LinearOperator):
     left: Tensor  # (n, rank)
     right: Tensor  # (d, rank)
 
-    squares_are_cheap = True
+    costs = STORED
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -147,12 +153,12 @@ class LowRank(LinearOperator):
 
 @final
 @dataclass(frozen=True, eq=False)
-class BlockDiagonal(LinearOperator):
+class BlockDiagonal(Blockwise):
     """Blocks of one shape along the diagonal."""
 
     blocks: Tensor  # (count, height, width)
 
-    squares_are_cheap = True
+    costs = STORED
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -3,6 +3,6 @@
 from lapwing.network.jacobian.jacobian import Jacobian
 from lapwing.network.jacobian.network import Network
 from lapwing.network.jacobian.planning import CHUNK, prepared
-from lapwing.network.jacobian.products import Plan
+from lapwing.network.jacobian.products import ProductPlan
 
-__all__ = ["CHUNK", "Jacobian", "Network", "Plan", "prepared"]
+__all__ = ["CHUNK", "Jacobian", "Network", "ProductPlan", "prepared"]

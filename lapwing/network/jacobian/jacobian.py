@@ -10,19 +10,19 @@ from typing import final
 import torch
 from torch import Tensor
 
-from lapwing.linalg.operators import LinearOperator
+from lapwing.linalg.operators import Costs, OverData
 from lapwing.linalg.operators.interface import Weigh
 from lapwing.network.batches import Inputs
 from lapwing.network.factors import COLUMNS, Unfactored, factor
 from lapwing.network.input_tree import Sample
 from lapwing.network.jacobian.memory import WIDE_OFTEN, activation_bytes, held_numbers
 from lapwing.network.jacobian.network import Network
-from lapwing.network.jacobian.products import UNPROBED, WIDE, Direct, FactoredProducts, Plan, rows_of_datum
+from lapwing.network.jacobian.products import UNPROBED, WIDE, Direct, FactoredProducts, ProductPlan, rows_of_datum
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Jacobian(LinearOperator):
+class Jacobian(OverData):
     """The Jacobian of a network's outputs over batches of inputs, (n · c, p), known by its products.
 
     Nothing is stored between products. One with few columns goes through the network by forward and reverse mode; one
@@ -32,7 +32,7 @@ class Jacobian(LinearOperator):
     network: Network
     inputs: Inputs
     outputs: int  # per datum, c
-    plan: Plan = UNPROBED
+    plan: ProductPlan = UNPROBED
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -42,11 +42,9 @@ class Jacobian(LinearOperator):
     def like(self) -> Tensor:
         return self.network.fixed[self.network.layout.names[0]]
 
-    has_row_vjp = True
-
     @property
-    def too_many_outputs(self) -> bool:
-        return self.outputs > WIDE
+    def costs(self) -> Costs:
+        return Costs(has_row_vjp=True, too_many_outputs=self.outputs > WIDE, working_bytes=self._working_bytes)
 
     @cached_property
     def product_with_weights(self) -> Tensor:  # (n · c,)
@@ -112,7 +110,7 @@ class Jacobian(LinearOperator):
     def rows(self, start: int, stop: int) -> Tensor:
         """Rows by one reverse pass per output."""
         first, last = start // self.outputs, -(-stop // self.outputs)
-        if self.too_many_outputs:
+        if self.outputs > WIDE:
             return self._few_rows(start, stop, first, last)
         pieces = [piece.rows() for piece in self._of(self.inputs.between(first, last), torch.inf)]
         rows = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
@@ -146,7 +144,7 @@ class Jacobian(LinearOperator):
     def inputs_between(self, first: int, last: int) -> Inputs:
         return self.between(first * self.outputs, last * self.outputs).inputs
 
-    def working_bytes(self, columns: int) -> float:
+    def _working_bytes(self, columns: int) -> float:
         """Measured on the first data: what a forward pass keeps, and the factors where they are used."""
         batch = next(iter(self.inputs))
         few, network = batch[:2], self.network

@@ -12,7 +12,7 @@ from lapwing.network.factors import Unfactored, factor
 from lapwing.network.input_tree import Sample
 from lapwing.network.jacobian.jacobian import Jacobian
 from lapwing.network.jacobian.memory import WIDE_OFTEN, activation_bytes, held_numbers
-from lapwing.network.jacobian.products import WIDE, Direct, FactoredProducts, Forward, Plan
+from lapwing.network.jacobian.products import WIDE, Direct, FactoredProducts, Forward, ProductPlan
 
 FACTOR_ELEMENTS = 2**25  # numbers that the factors of the data worked on at once may hold
 CHUNK = 4  # columns at once in forward mode where nothing else is known
@@ -26,15 +26,15 @@ def prepared(jacobian: Jacobian) -> Jacobian:
     probe = replace(jacobian, inputs=Inputs.of((batch,)))
     if jacobian.outputs > WIDE:
         return replace(jacobian, plan=_in_pieces(probe, batch))
-    plan = _with_factors(replace(probe, plan=Plan(forward_mode(probe), chunk=CHUNK)), batch[:3])
+    plan = _with_factors(replace(probe, plan=ProductPlan(forward_mode(probe), chunk=CHUNK)), batch[:3])
     if plan.factored_from > 2 * CHUNK:  # otherwise few columns are left to forward mode
         plan = replace(plan, chunk=_chunk(replace(probe, plan=plan), batch))
     return replace(jacobian, plan=plan)
 
 
-def _in_pieces(jacobian: Jacobian, batch: Sample) -> Plan:
+def _in_pieces(jacobian: Jacobian, batch: Sample) -> ProductPlan:
     """A plan for a network with many outputs: so few data and columns at once that their layers take little memory."""
-    plan = Plan(forward_mode(jacobian), chunk=CHUNK)
+    plan = ProductPlan(forward_mode(jacobian), chunk=CHUNK)
     most = WIDE_BYTES / max(1.0, WIDE_OFTEN * activation_bytes(jacobian.network, batch[:1]))
     plan = replace(plan, chunk=_chunk(replace(jacobian, plan=plan), batch[:1], largest=max(1, int(most))))
     return replace(plan, pieces=max(1, int(most / (1 + plan.chunk))))
@@ -49,7 +49,9 @@ def forward_mode(jacobian: Jacobian) -> Forward:
     modes: tuple[Forward, ...] = ("plain", "tracked")
     for mode in modes:
         try:
-            Direct(jacobian.network, datum, Plan(mode)).times(torch.zeros(jacobian.shape[1], 1).to(jacobian.like))
+            Direct(jacobian.network, datum, ProductPlan(mode)).times(
+                torch.zeros(jacobian.shape[1], 1).to(jacobian.like)
+            )
         except NotImplementedError:
             continue
         return mode
@@ -76,7 +78,7 @@ def _chunk(jacobian: Jacobian, batch: Sample, largest: int = 16) -> int:
     return best
 
 
-def _with_factors(jacobian: Jacobian, batch: Sample) -> Plan:
+def _with_factors(jacobian: Jacobian, batch: Sample) -> ProductPlan:
     """The plan with factors, where the network has them, they fit and their products agree with the direct ones.
 
     They cost two passes per output, a column by direct products about four.

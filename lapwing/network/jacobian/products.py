@@ -26,7 +26,7 @@ UNITS = 32  # rows at once of a datum that has so many
 
 @final
 @dataclass(frozen=True)
-class Plan:
+class ProductPlan:
     """How products are worked out; `prepared` finds a good one."""
 
     forward: Forward = "plain"
@@ -36,7 +36,7 @@ class Plan:
     pieces: int | None = None  # data at once in forward and reverse mode, None for whole batches
 
 
-UNPROBED = Plan()
+UNPROBED = ProductPlan()
 
 
 @final
@@ -77,7 +77,7 @@ class Direct:
 
     network: Network
     inputs: Sample
-    plan: Plan
+    plan: ProductPlan
 
     def times(self, x: Tensor) -> Tensor:  # (p, k) -> (b · c, k)
         if self.plan.forward is None:

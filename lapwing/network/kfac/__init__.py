@@ -3,7 +3,7 @@
 from lapwing.network.kfac.diagonal import column_squares, diagonal, row_squares
 from lapwing.network.kfac.factors import Factored, eigencorrected, factorise, variances
 from lapwing.network.kfac.roots import bernoulli, categorical, gaussian, root_of
-from lapwing.network.kfac.structured import FoundStructure, Structures, structured
+from lapwing.network.kfac.structured import FoundStructure, Structures
 
 __all__ = [
     "Factored",
@@ -18,6 +18,5 @@ __all__ = [
     "gaussian",
     "root_of",
     "row_squares",
-    "structured",
     "variances",
 ]

@@ -15,7 +15,7 @@ from lapwing.network.input_tree import Sample
 from lapwing.network.jacobian import Network
 from lapwing.network.kfac.diagonal import output_squares
 from lapwing.network.kfac.gradients import Full
-from lapwing.network.kfac.layers import Layer
+from lapwing.network.kfac.layers import KnownLayer
 from lapwing.network.kfac.moments import in_strips, second_moment
 from lapwing.network.kfac.roots import Root, counted, sampled
 from lapwing.network.kfac.tape import Bases, Layers, Tape, discover_layers, other_rows, padding_entry, pieces
@@ -106,20 +106,20 @@ class _Sums:
 
     def add(self, tape: Tape, columns: Tensor, counts: Tensor | None) -> None:
         used = [(number, layer) for number, layer in enumerate(self.layers.known) if tape.uses(layer)]
-        kept = {number: tape.features(layer) for number, layer in used if layer.kind in ("norm", "embedding")}
+        kept = {number: tape.features(layer) for number, layer in used if layer.kind.is_vector or layer.kind.by_entry}
         for number, layer in used:
-            if layer.kind != "norm":
+            if not layer.kind.is_vector:
                 self._add_inputs(number, layer, kept.get(number, tape), counts)
         for column in columns.unbind(-1) if used else ():
             pulled = tape.pull(column)
             for number, layer in used:
                 signals = tape.signals(layer, pulled)
-                if layer.kind == "norm":
+                if layer.kind.is_vector:
                     found = tape.gradients(layer, kept[number], signals)
                     assert isinstance(found, Full)
                     self.right[number] += _second_moment(found.values[:, :, 0], self.right[number].ndim == 2)
                     continue
-                if layer.kind == "embedding":
+                if layer.kind.by_entry:
                     signals = signals * (kept[number] != padding_entry(layer))
                 elif self.sharing == "reduce":
                     signals = signals.sum(2, keepdim=True)
@@ -127,7 +127,7 @@ class _Sums:
                 if self.sampled:
                     self.fourth[number] += float(signals.double().square().sum((0, 2, 3)).square().sum())
 
-    def _add_inputs(self, number: int, layer: Layer, found: Tensor | Tape, counts: Tensor | None) -> None:
+    def _add_inputs(self, number: int, layer: KnownLayer, found: Tensor | Tape, counts: Tensor | None) -> None:
         if isinstance(found, Tape) and self.sharing == "expand" and in_strips(layer, calls := found.uses(layer)):
             data = torch.ones(len(found.outputs), dtype=torch.float64) if counts is None else counts.double()
             for call in calls:
@@ -136,7 +136,7 @@ class _Sums:
             return
         features = found if isinstance(found, Tensor) else found.features(layer)
         data = features.new_ones(features.shape[1], dtype=torch.float64) if counts is None else counts.double()
-        if layer.kind == "embedding":
+        if layer.kind.by_entry:
             entries = features[0, :, :, 0]
             weights = data[:, None] * (entries != padding_entry(layer))
             self.right[number][0].index_add_(0, entries.flatten(), weights.flatten())
@@ -155,7 +155,7 @@ class _Sums:
     def factors(self) -> tuple[Factors, ...]:
         found = []
         for layer, left, right, terms in zip(self.layers.known, self.left, self.right, self.terms, strict=True):
-            if layer.kind == "norm":
+            if layer.kind.is_vector:
                 found.append(_exact(layer.name, layer.index, right))
             else:
                 found.append(Factors(layer.name, "kronecker", layer.index, left, right / max(terms, 1e-300)))
@@ -168,7 +168,7 @@ class _Sums:
         pairs = zip(self.layers.known, self.left, self.fourth, strict=True)
         traces = {
             layer.name: (float(left.diagonal(dim1=1, dim2=2).sum()), fourth)
-            for layer, left, fourth in pairs if layer.kind != "norm"
+            for layer, left, fourth in pairs if not layer.kind.is_vector
         }  # fmt: skip
         return {name: (FOURTH * fourth) ** 0.5 / max(trace, 1e-300) for name, (trace, fourth) in traces.items()}
 
@@ -241,14 +241,14 @@ def _rest(block: Block) -> Tensor:
     return rest * block.right.square()[:, None, :] if block.right.ndim == 2 else rest
 
 
-def _left_shape(layer: Layer) -> tuple[int, ...]:
+def _left_shape(layer: KnownLayer) -> tuple[int, ...]:
     groups, o, _ = layer.index.shape
     return (groups, o, o)
 
 
-def _right_shape(layer: Layer) -> tuple[int, ...]:
+def _right_shape(layer: KnownLayer) -> tuple[int, ...]:
     groups, _, i = layer.index.shape
-    diagonal = layer.kind == "embedding" or (layer.kind == "norm" and i > EXACT)
+    diagonal = layer.kind.by_entry or (layer.kind.is_vector and i > EXACT)
     return (groups, i) if diagonal else (groups, i, i)
 
 

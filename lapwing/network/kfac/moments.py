@@ -7,34 +7,34 @@ each pair of places: a third of the work and of the memory for a kernel of heigh
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from lapwing.network.kfac.layers import Layer, strips
-from lapwing.network.kfac.tape import Call
+from lapwing.network.kfac.layers import KnownLayer
+from lapwing.network.layers.kinds import Convolution, Kind
+from lapwing.network.layers.recorder import Use
 
 
-def in_strips(layer: Layer, calls: list[Call]) -> bool:
+def in_strips(layer: KnownLayer, uses: list[Use]) -> bool:
     """Whether `second_moment` serves a layer: its kernel goes down by single pixels."""
-    modules = [call.module for call in calls]
-    return (
-        layer.kind == "convolution"
-        and layer.weight
-        and all(m.stride[0] == m.dilation[0] == 1 and m.kernel_size[0] > 1 for m in modules)
-    )
+    return layer.weight and all(_goes_down_by_one(use.kind) for use in uses)
 
 
-def second_moment(layer: Layer, call: Call, counts: Tensor) -> Tensor:  # (groups, i, i), float64
+def _goes_down_by_one(kind: Kind) -> bool:
+    if not isinstance(kind, Convolution) or not kind.in_order:
+        return False
+    return kind.stride[0] == kind.dilation[0] == 1 and kind.kernel[0] > 1
+
+
+def second_moment(layer: KnownLayer, use: Use, counts: Tensor) -> Tensor:  # (groups, i, i), float64
     """Σ count · a aᵀ over data and positions, a with a one appended for the bias."""
-    module: Any = call.module
-    right = strips(module, call.inputs)
-    each = counts.repeat_interleave(len(call.inputs) // len(counts))
+    assert isinstance(use.kind, Convolution)
+    right = use.kind.strips(use.inputs)
+    each = counts.repeat_interleave(len(use.inputs) // len(counts))
     weights = each.to(right).repeat_interleave(right.shape[3] // len(each))
     left = right * weights if bool((counts != 1).any()) else right
     groups, size, tall, _ = right.shape
-    kernel, channels = module.kernel_size[0], call.inputs.shape[1] // module.groups
+    kernel, channels = use.kind.kernel[0], use.inputs.shape[1] // groups
     height, places = tall - kernel + 1, size // channels
     total = right.new_zeros(groups, channels, kernel, places, channels, kernel, places, dtype=torch.float64)
     for distance in range(kernel):

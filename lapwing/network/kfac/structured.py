@@ -69,13 +69,5 @@ class Structures:
         return factored, None if scale is None else fitting(factored.factors, scale)
 
 
-def structured(
-    network: Network, batches: Iterable[Sample], root: Root, method: Any, *,
-    scale: Tensor | None = None, counts: Tensor | None = None, seed: int = 0,
-) -> FoundStructure:  # fmt: skip
-    """The curvature in the structure that a method asks for."""
-    return method.made_of(Structures(network, batches, root, counts), scale, seed)
-
-
 def _told(factored: Factored) -> dict[str, Any]:
     return {"blocks": factored.diagnostics, "relative_errors_of_traces": factored.trace_errors}

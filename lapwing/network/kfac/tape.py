@@ -8,15 +8,15 @@ from typing import Any, final
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.func import vjp, vmap
 
 from lapwing.network.input_tree import Sample
 from lapwing.network.jacobian import Network
 from lapwing.network.jacobian.products import quiet
-from lapwing.network.kfac import layers as known
 from lapwing.network.kfac.gradients import Full, Gradients, Outer, columns
-from lapwing.network.kfac.layers import Layer
+from lapwing.network.kfac.layers import KnownLayer, find
+from lapwing.network.layers.kinds import Embedding
+from lapwing.network.layers.recorder import Recorder, Use
 
 ELEMENTS = 2**25  # numbers that the gradients of the data worked on at once may take
 PROBED = 4  # data on which the layers' gradients are compared with autograd's
@@ -31,7 +31,7 @@ class Bases:
     right: Tensor | None = None  # (groups, i, i)
     columns: int = 1
 
-    def early(self, layer: Layer, positions: int) -> bool:
+    def early(self, layer: KnownLayer, positions: int) -> bool:
         """Whether to turn the features once, or the gradients of every column."""
         return positions <= max(1, self.columns * layer.index.shape[1])
 
@@ -41,21 +41,10 @@ NO_BASES = Bases()
 
 @final
 @dataclass(frozen=True, eq=False)
-class Call:
-    """One use of a module."""
-
-    module: Any
-    inputs: Tensor
-    output: GradientEdge  # kept as it was: a later operation in place does not move it
-    shape: torch.Size
-
-
-@final
-@dataclass(frozen=True, eq=False)
 class Layers:
     """The layers of a network whose gradients the tape knows, and the tensors it must leave to autograd."""
 
-    known: tuple[Layer, ...]
+    known: tuple[KnownLayer, ...]
     others: tuple[str, ...]
     activations: int  # numbers that the tape of one datum takes,
     unfolded: int  # and those of its features and gradients at all layers
@@ -68,17 +57,14 @@ class Tape:
     """The outputs of some data with the uses of every layer; `signals` pulls one column back through all of them."""
 
     outputs: Tensor  # (b, c), with a graph
-    calls: tuple[Call, ...]
+    calls: tuple[Use, ...]
     weights: dict[str, Tensor]
 
-    def features(self, layer: Layer, bases: Bases = NO_BASES) -> Tensor:  # (groups, b, positions, i)
+    def features(self, layer: KnownLayer, bases: Bases = NO_BASES) -> Tensor:  # (groups, b, positions, i)
         """What the layer's weights are multiplied with, over all its uses; in the right basis if that is cheaper."""
-        parts = [
-            layer.features(call.module, call.inputs, call.shape[2:].numel(), len(self.outputs))
-            for call in self.uses(layer)
-        ]
+        parts = [layer.features(use, len(self.outputs)) for use in self.uses(layer)]
         found = torch.cat(parts, dim=2) if len(parts) > 1 else parts[0]
-        if bases.right is None or layer.kind == "norm" or not bases.early(layer, found.shape[2]):
+        if bases.right is None or layer.kind.is_vector or not bases.early(layer, found.shape[2]):
             return found
         return found @ bases.right.to(found)[:, None]
 
@@ -91,21 +77,21 @@ class Tape:
             id(call): self.outputs.new_zeros(call.shape) if gradient is None else gradient for call, gradient in pairs
         }
 
-    def signals(self, layer: Layer, pulled: dict[int, Tensor]) -> Tensor:  # (groups, b, positions, o)
+    def signals(self, layer: KnownLayer, pulled: dict[int, Tensor]) -> Tensor:  # (groups, b, positions, o)
         """The pulled gradients at the layer's positions, over all its uses."""
         data = len(self.outputs)
-        parts = [layer.signals(call.module, pulled[id(call)], data) for call in self.uses(layer)]
+        parts = [layer.signals(use, pulled[id(use)], data) for use in self.uses(layer)]
         return torch.cat(parts, dim=2) if len(parts) > 1 else parts[0]
 
-    def gradients(self, layer: Layer, features: Tensor, signals: Tensor, bases: Bases = NO_BASES) -> Gradients:
+    def gradients(self, layer: KnownLayer, features: Tensor, signals: Tensor, bases: Bases = NO_BASES) -> Gradients:
         """The layer's gradient of every datum, Leftᵀ gradient Right in the bases that `features` were made for."""
         left, right = bases.left, bases.right
-        if layer.kind == "norm":
+        if layer.kind.is_vector:
             parts = [(signals * features).sum(2)] * layer.weight + [signals.sum(2)] * layer.bias
             vector = torch.cat(parts, dim=-1)  # (1, b, i)
             return Full((vector if right is None else vector @ right.to(vector))[:, :, None])
         positions, inputs = signals.shape[2], layer.index.shape[2]
-        if positions > 1 and layer.kind != "embedding":
+        if positions > 1 and not layer.kind.by_entry:
             if left is not None and positions <= inputs:
                 signals, left = signals @ left.to(signals)[:, None], None
             values = signals.mT @ features
@@ -113,48 +99,34 @@ class Tape:
             late = right is not None and not bases.early(layer, positions)
             return Full(values @ right.to(values)[:, None] if late and right is not None else values)
         signals = signals if left is None else signals @ left.to(signals)[:, None]
-        if layer.kind == "embedding":
+        if layer.kind.by_entry:
             signals = signals * (features != padding_entry(layer))
             return columns(signals[0], features[0, :, :, 0], layer.index.shape[2])
         return Outer(signals[:, :, 0], features[:, :, 0])
 
-    def uses(self, layer: Layer) -> list[Call]:
-        """The calls of the layer's modules."""
-        return [call for call in self.calls if any(call.module is module for module in layer.modules)]
+    def uses(self, layer: KnownLayer) -> list[Use]:
+        """The uses of the layer's weights."""
+        return [use for use in self.calls if layer.is_used(use)]
 
 
-def record(network: Network, layers: Sequence[Layer], inputs: Sample) -> Tape:
-    """One pass of some data. Hooks are put on the layers for that long, and taken off whatever happens."""
-    calls: list[Call] = []
-
-    def note(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        if isinstance(output, Tensor) and output.requires_grad:
-            x = (args[0] if args else kwargs["input"]).detach()
-            x = known.normalised(module, x) if known.kind_of(module) == "norm" else x
-            calls.append(Call(module, x, get_gradient_edge(output), output.shape))
-
-    weights = {name: weight.detach().requires_grad_() for name, weight in network.chosen().items()}
-    hooks = []
-    try:
-        for module in {id(module): module for layer in layers for module in layer.modules}.values():
-            hooks.append(module.register_forward_hook(note, with_kwargs=True))  # noqa: PERF401
-        with torch.enable_grad():
-            outputs = network(weights, inputs)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return Tape(outputs, tuple(calls), weights)
+def record(network: Network, inputs: Sample) -> Tape:
+    """One pass of some data."""
+    weights = network.tracked()
+    recorder = Recorder.of(weights)
+    with torch.enable_grad(), recorder:
+        outputs = network(weights, inputs)
+    return Tape(outputs, tuple(recorder.uses), weights)
 
 
 def discover_layers(network: Network, inputs: Sample) -> Layers:
     """The layers of a network, each compared with autograd on a few data.
 
-    A layer whose weights are used past its module, as by attention, or whose rows are not those of the data in any
+    A layer whose weights are used in other ways too, as by attention, or whose rows are not those of the data in any
     order known here, is left to autograd; so are tensors that belong to no layer.
     """
-    found, others = known.find(network.model, network.layout)
     inputs = inputs[:PROBED] if len(inputs) > 1 else inputs[[0, 0]]  # one alone shows no order of data
-    tape = record(network, found, inputs)
+    tape = record(network, inputs)
+    found = find(tape.calls, network.layout, {name: weight.shape for name, weight in tape.weights.items()})
     generator = torch.Generator().manual_seed(0)
     column = torch.randn(tape.outputs.shape, generator=generator, dtype=torch.float64).to(tape.outputs)
     last = torch.zeros_like(column)
@@ -169,9 +141,8 @@ def discover_layers(network: Network, inputs: Sample) -> Layers:
                 kept.append(candidate)
                 unfolded += _unfolded(tape, candidate)
                 break
-        else:
-            others = (*others, *_names(network, layer))
-    others = tuple(name for name in network.layout.names if name in others)
+    explained = {name for layer in kept for name in layer.key}
+    others = tuple(name for name in network.layout.names if name not in explained)
     places = torch.arange(sum(network.layout.sizes), device=column.device).split(network.layout.sizes)
     where = {name: place for name, place in zip(network.layout.names, places, strict=True) if name in others}
     activations = 4 * sum(call.shape.numel() for call in tape.calls) // len(inputs) + 1
@@ -185,7 +156,7 @@ def pieces(
     height, start = max(1, ELEMENTS // (layers.activations + gradients * layers.unfolded)), 0
     for batch in batches:
         for inputs in batch.split(height):
-            yield start, inputs, record(network, layers.known, inputs)
+            yield start, inputs, record(network, inputs)
             start += len(inputs)
 
 
@@ -198,10 +169,10 @@ def other_rows(network: Network, layers: Layers, datum: Sample, root: Tensor) ->
     return {name: gradient.detach().reshape(root.shape[1], -1) for name, gradient in gradients.items()}
 
 
-def padding_entry(layer: Layer) -> int:
+def padding_entry(layer: KnownLayer) -> int:
     """The entry of an embedding that gets no gradient, −1 for none."""
-    entry = layer.modules[0].padding_idx
-    return -1 if entry is None else entry
+    assert isinstance(layer.kind, Embedding)
+    return layer.kind.padding_entry
 
 
 def _flat_gradient(network: Network, tape: Tape, column: Tensor) -> Tensor:
@@ -211,7 +182,7 @@ def _flat_gradient(network: Network, tape: Tape, column: Tensor) -> Tensor:
     return torch.cat([(torch.zeros_like(w) if g is None else g).reshape(-1) for w, g in pairs])
 
 
-def _agrees(tape: Tape, layer: Layer, pulled: Sequence[dict[int, Tensor]], expected: Sequence[Tensor]) -> bool:
+def _agrees(tape: Tape, layer: KnownLayer, pulled: Sequence[dict[int, Tensor]], expected: Sequence[Tensor]) -> bool:
     """Whether the layer's gradients are autograd's, those of all data and that of the last datum alone."""
     if not tape.uses(layer):
         return False
@@ -228,13 +199,9 @@ def _agrees(tape: Tape, layer: Layer, pulled: Sequence[dict[int, Tensor]], expec
     return not bool((whole - alone).norm() > tolerance * alone.norm())
 
 
-def _unfolded(tape: Tape, layer: Layer) -> int:
+def _unfolded(tape: Tape, layer: KnownLayer) -> int:
     features = tape.features(layer)
-    matrix = 2 * layer.index.numel() if features.shape[2] > 1 and layer.kind not in ("embedding", "norm") else 0
+    matrix = (
+        2 * layer.index.numel() if features.shape[2] > 1 and not (layer.kind.by_entry or layer.kind.is_vector) else 0
+    )
     return features.numel() // len(tape.outputs) + matrix
-
-
-def _names(network: Network, layer: Layer) -> list[str]:
-    layout = network.layout
-    owner = torch.repeat_interleave(torch.arange(len(layout.names)), torch.tensor(layout.sizes))
-    return [layout.names[number] for number in owner[layer.index.flatten()].unique().tolist()]

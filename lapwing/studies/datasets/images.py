@@ -19,17 +19,75 @@ Size = int | None
 
 
 def mnist(train: Size = None, test: Size = None) -> Task:
-    """Handwritten digits: the first `train` of 60,000 and the first `test` of 10,000, 28 × 28."""
+    """Handwritten digits: the first `train` of 60,000 and the first `test` of 10,000, 28 × 28.
+
+    Parameters
+    ----------
+    train : int, optional
+        Training pictures; all if left out.
+    test : int, optional
+        Test pictures; all if left out.
+
+    Returns
+    -------
+    Task
+        Training and test pictures.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the files are not there.
+    ValueError
+        If more are asked for than there are.
+    """
     return _idx_or_npz("mnist", "MNIST", DIGITS, train, test)
 
 
 def fashion_mnist(train: Size = None, test: Size = None) -> Task:
-    """Pictures of clothes (Xiao et al. 2017), of the same form as MNIST."""
+    """Pictures of clothes (Xiao et al. 2017), of the same form as MNIST.
+
+    Parameters
+    ----------
+    train : int, optional
+        Training pictures; all if left out.
+    test : int, optional
+        Test pictures; all if left out.
+
+    Returns
+    -------
+    Task
+        Training and test pictures.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the files are not there.
+    ValueError
+        If more are asked for than there are.
+    """
     return _idx_or_npz("fashion_mnist", "Fashion-MNIST", CLOTHES, train, test)
 
 
 def notmnist(size: Size = None) -> Pair:
-    """Letters A to J in many typefaces, 28 × 28: pictures and labels, foreign to a network trained on MNIST."""
+    """Letters A to J in many typefaces, 28 × 28: pictures and labels, out of distribution for MNIST.
+
+    Parameters
+    ----------
+    size : int, optional
+        Pictures; all if left out.
+
+    Returns
+    -------
+    tuple of Tensor
+        Pictures and labels.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the files are not there.
+    ValueError
+        If more are asked for than there are.
+    """
     path = find(
         "notmnist_test.npz",
         what="notMNIST",
@@ -45,6 +103,25 @@ def cifar10(train: Size = None, test: Size = None) -> Task:
 
     From the user's own complete files, of the binary version, else from an npz of some of them. The Python version is
     made of pickles, which are never opened.
+
+    Parameters
+    ----------
+    train : int, optional
+        Training pictures; all if left out.
+    test : int, optional
+        Test pictures; all if left out.
+
+    Returns
+    -------
+    Task
+        Training and test pictures.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the files are not there.
+    ValueError
+        If more are asked for than there are.
     """
     path = find(
         "cifar-10-batches-bin",
@@ -67,6 +144,25 @@ def cifar10_jpeg(train: Size = None, test: Size = None) -> Task:
     """CIFAR-10 after JPEG compression: lossy, so a mild but real shift from `cifar10`, to be kept apart from it.
 
     The files come class by class, so rows are taken in a shuffled order, always the same.
+
+    Parameters
+    ----------
+    train : int, optional
+        Training pictures; all if left out.
+    test : int, optional
+        Test pictures; all if left out.
+
+    Returns
+    -------
+    Task
+        Training and test pictures.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the files are not there.
+    ValueError
+        If more are asked for than there are.
     """
     path = find(
         "cifar10_jpeg_bytes.npz",

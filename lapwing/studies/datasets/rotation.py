@@ -11,6 +11,25 @@ from torch import Tensor
 def rotate(images: Tensor, degrees: float) -> Tensor:
     """The pictures turned counter-clockwise about their middle, bilinearly, with black where nothing was.
 
+    Parameters
+    ----------
+    images : Tensor
+        (n, channels, height, width), in [0, 1].
+    degrees : float
+        Counter-clockwise.
+
+    Returns
+    -------
+    Tensor
+        Of the same shape.
+
+    Raises
+    ------
+    ValueError
+        If the pictures have another form, or are not in [0, 1].
+
+    Examples
+    --------
     >>> rotate(torch.tensor([[[[0.0, 1.0], [0.0, 0.0]]]]), 90).round().tolist()
     [[[[1.0, 0.0], [0.0, 0.0]]]]
     """

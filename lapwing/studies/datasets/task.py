@@ -18,6 +18,23 @@ class Task:
 
     Pictures are (n, channels, height, width) in [0, 1]; class labels are int64 (n,); regression targets are (n, 1).
     `classes` are the names of the classes, empty for regression.
+
+    Parameters
+    ----------
+    name : str
+        Of the task.
+    train : tuple of Tensor
+        Inputs and targets.
+    test : tuple of Tensor
+        Inputs and targets.
+    classes : tuple of str
+        Their names; none for regression.
+
+    Examples
+    --------
+    >>> x = torch.zeros(3, 2)
+    >>> Task("toy", (x, x[:, :1]), (x[:1], x[:1, :1])).first(train=2).train[0].shape
+    torch.Size([2, 2])
     """
 
     name: str

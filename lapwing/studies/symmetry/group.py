@@ -32,6 +32,20 @@ class Affine:
     Rotations are in radians, shifts in half widths of the picture, scales act as e^η. A picture is read backwards,
     x(p) = x̂(T p), so the product for "A, then B" is A B: what is applied first stands on the left.
 
+    Parameters
+    ----------
+    names : tuple of str
+        Of the generators.
+    bounds : tuple of float
+        Half-range of each.
+
+    Raises
+    ------
+    ValueError
+        If a generator is not known, or a bound is out of range.
+
+    Examples
+    --------
     >>> group = Affine.of(rotation=math.pi, scale=0.3)
     >>> group.names, len(group), group.is_closed
     (('rotation', 'scale'), 2, True)

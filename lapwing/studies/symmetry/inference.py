@@ -28,7 +28,29 @@ Module = TypeVar("Module", bound=nn.Module)
 @final
 @dataclass(frozen=True)
 class Training:
-    """How long and how fast a stage learns."""
+    """How long and how fast a stage learns.
+
+    Parameters
+    ----------
+    steps : int
+        Of the optimiser.
+    batch_size : int
+        Pictures in each.
+    learning_rate : float
+        Of Adam.
+    weight_decay : float
+        Of Adam, decoupled.
+
+    Raises
+    ------
+    ValueError
+        If a number of steps or pictures is below one, or the rate is not positive.
+
+    Examples
+    --------
+    >>> Training(steps=100, batch_size=50).epochs(500)
+    10
+    """
 
     steps: int = 2000
     batch_size: int = 128
@@ -48,6 +70,24 @@ class Training:
         return lambda weights: torch.optim.AdamW(
             weights, lr=self.learning_rate, weight_decay=self.weight_decay, fused=True
         )
+
+
+@final
+@dataclass(frozen=True)
+class Stage:
+    """One of the two stages of learning: how long and fast, how pictures are read, and how the run goes."""
+
+    training: Training
+    interpolation: Interpolation = "bilinear"
+    seed: int = 0
+    checkpoint: Path | None = None
+    progress: bool | Report | None = None
+
+    def before(self) -> Stage:
+        """A start of a fifth of the steps, with a checkpoint of its own."""
+        start = replace(self.training, steps=-(-self.training.steps // 5))
+        file = self.checkpoint and self.checkpoint.with_name(f"points-{self.checkpoint.name}")
+        return replace(self, training=start, checkpoint=file)
 
 
 def warm_cosine(done: float) -> float:
@@ -163,35 +203,28 @@ def _third_moments(pixels: int, outputs: int, turns: bool) -> Tensor:
     return found
 
 
-def learn(
-    poser: Poser, images: Tensor, training: Training, *, interpolation: Interpolation, seed: int,
-    checkpoint: Path | None = None, progress: bool | Report | None = None,
-) -> tuple[float, ...]:  # fmt: skip
+def learn(poser: Poser, images: Tensor, stage: Stage) -> tuple[float, ...]:
     """The first stage: a poser learns from pictures alone, in place; its loss after every epoch.
 
     Where pictures are turned, a fifth of the steps first bring the points of angles together.
     """
     if any(poser.group.is_angle):
-        start = replace(training, steps=-(-training.steps // 5))
-        points = checkpoint and checkpoint.with_name(f"points-{checkpoint.name}")
-        descended(poser, pointing(poser, interpolation), images, start, seed=seed, checkpoint=points, progress=progress)
-    return descended(
-        poser, consistency(poser, interpolation), images, training, seed=seed, checkpoint=checkpoint, progress=progress
-    )
+        descended(poser, pointing(poser, stage.interpolation), images, stage.before())
+    return descended(poser, consistency(poser, stage.interpolation), images, stage)
 
 
 def descended(
-    module: nn.Module, loss: Loss, images: Tensor, training: Training, *, seed: int, checkpoint: Path | None,
-    progress: bool | Report | None, score: Callable[[Weights], float] | None = None,
-) -> tuple[float, ...]:  # fmt: skip
+    module: nn.Module, loss: Loss, images: Tensor, stage: Stage, score: Callable[[Weights], float] | None = None
+) -> tuple[float, ...]:
     """A run of the training loop on pictures, in place: the weights of the best score, in eval mode; and all losses."""
     start: Weights = {name: weight for name, weight in module.named_parameters() if weight.requires_grad}
+    training = stage.training
     learner = Descent(loss, start, training.optimiser(), warm_cosine)
     epochs = training.epochs(len(images))
     module.train()
     found = loop(
-        learner, (images, torch.zeros(len(images))), epochs=epochs, batch_size=training.batch_size, seed=seed,
-        checkpoint=checkpoint, progress=progress, score=score,
+        learner, (images, torch.zeros(len(images))), epochs=epochs, batch_size=training.batch_size, seed=stage.seed,
+        checkpoint=stage.checkpoint, progress=stage.progress, score=score,
         settings={"epochs": epochs, "learning_rate": training.learning_rate, "weight_decay": training.weight_decay},
     )  # fmt: skip
     module.load_state_dict({**module.state_dict(), **found.weights})

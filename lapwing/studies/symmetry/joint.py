@@ -33,6 +33,37 @@ class JointSettings:
     The encoder is averaged over `copies` transformations, uniform within `reach` times the bounds of the group:
     1 is all of it, 0 none. The weight of KL(q(z | x) ‖ p(z)) falls from `first_beta` to one along a cosine. Without
     `posed` there is no η and no average: a plain variational autoencoder of the same size, to compare with.
+
+    Parameters
+    ----------
+    latent : int
+        Numbers of z.
+    width : int
+        Of the networks.
+    copies : int
+        Transformed copies that the encoder is averaged over.
+    reach : float
+        Of those copies, in bounds of the group.
+    shape : "spline" or "gaussian"
+        Of p(η | x̂).
+    conditional : bool
+        Whether p(η | x̂) depends on x̂.
+    posed : bool
+        Whether there is a pose at all.
+    first_beta : float
+        Weight of the divergence of z, at first.
+    training : Training
+        How long and how fast.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range.
+
+    Examples
+    --------
+    >>> JointSettings(latent=8).copies
+    10
     """
 
     latent: int = 16
@@ -120,6 +151,17 @@ class Joint(nn.Module):
 class JointModel:
     """One model of prototypes and poses; slower to learn than `SymmetryModel`, which learns them in two stages.
 
+    Parameters
+    ----------
+    group : Affine
+        Of transformations.
+    settings : JointSettings
+        Sizes and conjectures.
+    learnt : Joint, optional
+        What `fit` found.
+
+    Examples
+    --------
     >>> x = nn.functional.pad(torch.rand(20, 1, 4, 4, generator=Generator().manual_seed(0)), [2] * 4)
     >>> model = JointModel(settings=JointSettings(3, 16, training=Training(4))).fit(x, progress=False)
     >>> model.prototype(x).shape, model.transformation(x).shape, len(model.log_prob(x[:5]))

@@ -14,7 +14,7 @@ from lapwing.linalg.estimators import Estimate, Estimates
 from lapwing.runtime.progress import Report
 from lapwing.studies.symmetry import inference, poses
 from lapwing.studies.symmetry.group import Affine
-from lapwing.studies.symmetry.inference import Poser, Training, seeded
+from lapwing.studies.symmetry.inference import Poser, Stage, Training, seeded
 from lapwing.studies.symmetry.poses import Poses, Shape
 from lapwing.studies.symmetry.prototypes import Bound, bound, importance_weighted
 from lapwing.studies.symmetry.warping import Interpolation, checked, warp
@@ -26,7 +26,28 @@ LEVEL = 0.9
 @final
 @dataclass(frozen=True)
 class Settings:
-    """Sizes and lengths of both stages; `shape` and `conditional` are of p(η | x̂)."""
+    """Sizes and lengths of both stages; `shape` and `conditional` are of p(η | x̂).
+
+    Parameters
+    ----------
+    width : int
+        Of the networks.
+    inference : Training
+        Of the first stage, which finds poses.
+    poses : Training
+        Of the second, which learns p(η | x̂).
+    shape : "spline" or "gaussian"
+        Of p(η | x̂).
+    conditional : bool
+        Whether p(η | x̂) depends on x̂.
+    interpolation : "bilinear" or "bicubic"
+        Between pixels.
+
+    Examples
+    --------
+    >>> Settings(width=64).shape
+    'spline'
+    """
 
     width: int = 256
     inference: Training = field(default_factory=lambda: Training(steps=500, learning_rate=2e-3))
@@ -53,6 +74,17 @@ class SymmetryModel:
 
     Pictures are float tensors (n, size, size) or (n, channels, size, size) in [0, 1] on a background of 0.
 
+    Parameters
+    ----------
+    group : Affine
+        Of transformations.
+    settings : Settings
+        Of both stages.
+    learnt : Learnt, optional
+        What `fit` found.
+
+    Examples
+    --------
     >>> from lapwing.studies.datasets import digits
     >>> quick = Settings(width=16, inference=Training(steps=4), poses=Training(steps=4))
     >>> x = torch.nn.functional.pad(digits().train[0][:40].float(), [2] * 4)
@@ -84,20 +116,16 @@ class SymmetryModel:
         cut = max(2, round(held_out * len(pictures)))
         kept, train = pictures[order[:cut]], pictures[order[cut:]]
         pixels, folder = pictures[0].numel(), None if checkpoint is None else Path(checkpoint)
+        second = Stage(settings.poses, settings.interpolation, seed, folder and folder / "poses.pt", progress)
         curve: tuple[float, ...] = ()
         if poser is None:
             poser = seeded(seed, lambda: Poser(self.group, pixels, settings.width)).to(pictures.dtype)
-            curve = inference.learn(
-                poser, train, settings.inference, interpolation=settings.interpolation, seed=seed,
-                checkpoint=folder and folder / "inference.pt", progress=progress,
-            )  # fmt: skip
+            first = replace(second, training=settings.inference, checkpoint=folder and folder / "inference.pt")
+            curve = inference.learn(poser, train, first)
         elif poser.group != self.group:
             raise ValueError(f"the poser is of {poser.group}, the model of {self.group}: expected the same group")
         flow = seeded(seed, lambda: self._poses(pixels)).to(pictures.dtype)
-        poses.learn(
-            flow, poser, train, kept, settings.poses, interpolation=settings.interpolation, seed=seed,
-            checkpoint=folder and folder / "poses.pt", progress=progress,
-        )  # fmt: skip
+        poses.learn(flow, poser, train, kept, second)
         found = bound(poser, flow, train, kept, settings.interpolation)
         with torch.no_grad():
             shown = warp(kept[:KEPT], self.group.inverse(poser(kept[:KEPT])), interpolation=settings.interpolation)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any, Literal, final
 
 import torch
 from torch import Generator, Tensor, nn
 from torch.func import functional_call
 
-from lapwing.runtime.progress import Report
 from lapwing.studies.symmetry.group import Affine
-from lapwing.studies.symmetry.inference import Poser, Training, descended
+from lapwing.studies.symmetry.inference import Poser, Stage, descended
 from lapwing.studies.symmetry.warping import Interpolation, warp
 from lapwing.training import Loss, Weights
 
@@ -138,22 +136,19 @@ def likelihood(poses: Poses, poser: Poser, interpolation: Interpolation) -> Loss
     return loss
 
 
-def learn(
-    poses: Poses, poser: Poser, images: Tensor, held_out: Tensor, training: Training, *, interpolation: Interpolation,
-    seed: int, checkpoint: Path | None = None, progress: bool | Report | None = None,
-) -> tuple[float, ...]:  # fmt: skip
+def learn(poses: Poses, poser: Poser, images: Tensor, held_out: Tensor, stage: Stage) -> tuple[float, ...]:
     """The second stage, in place: the flow of the epoch that was best on held-out pictures; all losses."""
     _standardise(poses, poser(images).detach())
-    loss = likelihood(poses, poser, interpolation)
+    loss = likelihood(poses, poser, stage.interpolation)
 
     def score(weights: Weights) -> float:
         poses.eval()
         with torch.no_grad():
-            found = float(loss(weights, held_out, held_out, Generator().manual_seed(seed + 1)))
+            found = float(loss(weights, held_out, held_out, Generator().manual_seed(stage.seed + 1)))
         poses.train()
         return found
 
-    return descended(poses, loss, images, training, seed=seed, checkpoint=checkpoint, progress=progress, score=score)
+    return descended(poses, loss, images, stage, score)
 
 
 def _standardise(poses: Poses, eta: Tensor) -> None:

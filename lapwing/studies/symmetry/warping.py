@@ -18,6 +18,29 @@ def warp(images: Tensor, matrix: Tensor, *, fill: float = 0.0, interpolation: In
 
     Pixel centres of the first and the last row and column are at −1 and 1.
 
+    Parameters
+    ----------
+    images : Tensor
+        (n, channels, size, size).
+    matrix : Tensor
+        (n, 3, 3).
+    fill : float
+        What lies outside.
+    interpolation : "bilinear" or "bicubic"
+        Between pixels.
+
+    Returns
+    -------
+    Tensor
+        (n, channels, size, size).
+
+    Raises
+    ------
+    ValueError
+        If the shapes do not fit.
+
+    Examples
+    --------
     >>> from lapwing.studies.symmetry.group import Affine
     >>> quarter = Affine.of(rotation=torch.pi).matrix(torch.tensor([[torch.pi / 2]]))  # counter-clockwise
     >>> warp(torch.arange(9.0).reshape(1, 1, 3, 3), quarter)[0, 0].round().tolist()
@@ -36,6 +59,20 @@ def warp(images: Tensor, matrix: Tensor, *, fill: float = 0.0, interpolation: In
 def disc(size: int, like: Tensor) -> Tensor:
     """One inside the largest disc of a picture, which a rotation keeps, and zero in its corners: (size, size).
 
+    Parameters
+    ----------
+    size : int
+        Pixels along a side.
+    like : Tensor
+        Whose dtype and device to take.
+
+    Returns
+    -------
+    Tensor
+        (size, size).
+
+    Examples
+    --------
     >>> disc(4, torch.zeros(1)).int().tolist()
     [[0, 1, 1, 0], [1, 1, 1, 1], [1, 1, 1, 1], [0, 1, 1, 0]]
     """

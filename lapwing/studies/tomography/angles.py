@@ -31,6 +31,31 @@ def next_angles(
     `covariance` (size², size²) is that of the image, `ImagePosterior.covariance()` after a first scan. It is
     conditioned on each chosen angle, which needs no data: it does not depend on them. No angle is taken twice.
 
+    Parameters
+    ----------
+    covariance : Tensor
+        Of the image, (size², size²).
+    candidates : sequence of float
+        Angles in radians.
+    count : int
+        How many to choose.
+    noise_std : float
+        Standard deviation of a line integral.
+    bins : int, optional
+        Rays of an angle; those that cover the image if left out.
+
+    Returns
+    -------
+    ChosenAngles
+        In the order of choice, with what each is expected to bring.
+
+    Raises
+    ------
+    ValueError
+        If the covariance is not of a square image, or a number is out of range.
+
+    Examples
+    --------
     >>> columns = torch.kron(torch.ones(4, 4), torch.eye(4)).double()  # every column of pixels constant, but unknown
     >>> float(next_angles(columns, [0.0, 0.8, 1.5707963], 1, noise_std=0.1).angles)
     0.0

@@ -49,6 +49,37 @@ def dropout_image_prior(
     """A deep image prior fitted with dropout, and images with channels dropped at random (MC dropout).
 
     It takes all its steps: a loss that is random itself says nothing about the noise level.
+
+    Parameters
+    ----------
+    scan : Scan
+        What was measured.
+    settings : Settings, optional
+        Of the network and its fit.
+    draws : int
+        Number of draws.
+    seed : int
+        Of all random numbers.
+    progress : bool or callable, optional
+        Whether to show progress, or what is told of it. On a terminal only if left out.
+
+    Returns
+    -------
+    SampledImages
+        With `mean` and `std`.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than two draws.
+
+    Examples
+    --------
+    >>> from lapwing.studies.tomography import ParallelBeam, Settings, projector, simulate
+    >>> scan = simulate(torch.eye(6), projector(ParallelBeam.spread(5, 6), 6))
+    >>> found = dropout_image_prior(scan, Settings((3, 3), (2,), steps=20, dropout=0.2), draws=4, progress=False)
+    >>> found.samples.shape, found.std.shape
+    (torch.Size([4, 6, 6]), torch.Size([6, 6]))
     """
     if draws < 2:
         raise ValueError(f"draws is {draws}, expected at least 2")

@@ -23,6 +23,25 @@ def fbp(scan: Scan, window: Window = "hann") -> Tensor:  # (size, size)
     "hann" damps the high frequencies, where noise is, and "ramp" keeps them. Of angles that are not spread evenly,
     `cgls` makes a better start.
 
+    Parameters
+    ----------
+    scan : Scan
+        What was measured.
+    window : "hann" or "ramp"
+        Filter of the frequencies.
+
+    Returns
+    -------
+    Tensor
+        (size, size).
+
+    Raises
+    ------
+    ValueError
+        If the window or the geometry is of another kind.
+
+    Examples
+    --------
     >>> from lapwing.studies.tomography import ParallelBeam, projector, simulate
     >>> A = projector(ParallelBeam.spread(40, 16), 16)
     >>> truth = torch.zeros(16, 16); truth[5:11, 4:9] = 1
@@ -89,7 +108,26 @@ def _ramp(length: int, spacing: float) -> Tensor:  # (length,)
 @final
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """An image found by iteration, and how."""
+    """An image found by iteration, and how.
+
+    Parameters
+    ----------
+    image : Tensor
+        (size, size).
+    steps : int
+        Made.
+    misfit : float
+        Root mean square of y − A x.
+    converged : bool
+        Whether it stopped by itself.
+    weight : float
+        Of total variation.
+
+    Examples
+    --------
+    >>> Fitted(torch.zeros(2, 2), steps=3, misfit=0.1, converged=True).converged
+    True
+    """
 
     image: Tensor  # (size, size)
     steps: int
@@ -103,6 +141,25 @@ def cgls(scan: Scan, *, steps: int = 50) -> Fitted:
 
     The early stop is what regularises: without a noise level all `steps` are made.
 
+    Parameters
+    ----------
+    scan : Scan
+        What was measured.
+    steps : int
+        At most.
+
+    Returns
+    -------
+    Fitted
+        The image, and how it was found.
+
+    Raises
+    ------
+    ValueError
+        If `steps` is below one.
+
+    Examples
+    --------
     >>> from lapwing.studies.tomography import ParallelBeam, projector, simulate
     >>> A = projector(ParallelBeam.spread(12, 8), 8)
     >>> found = cgls(simulate(torch.eye(8), A, noise=0.02))
@@ -134,6 +191,31 @@ def tv(
     Without a `weight`, the one whose misfit is the noise level (Morozov) is looked for by bisection, which costs about
     eight solutions. Stopped where the duality gap is `rtol` of the objective.
 
+    Parameters
+    ----------
+    scan : Scan
+        What was measured.
+    weight : float, optional
+        Of total variation; looked for if left out.
+    steps : int
+        At most.
+    rtol : float
+        Duality gap at which it stops, relative to the objective.
+    positive : bool
+        Whether pixels may not be negative.
+
+    Returns
+    -------
+    Fitted
+        The image, and how it was found.
+
+    Raises
+    ------
+    ValueError
+        If the weight is negative, or neither it nor the noise is known.
+
+    Examples
+    --------
     >>> from lapwing.studies.tomography import ParallelBeam, projector, simulate
     >>> truth = torch.zeros(12, 12); truth[3:9, 4:8] = 1
     >>> scan = simulate(truth, projector(ParallelBeam.spread(6, 12), 12), noise=0.02)

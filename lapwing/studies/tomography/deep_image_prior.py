@@ -36,6 +36,41 @@ class Settings:
 
     The defaults suit a CPU: fewer channels and a larger step than published, which `published` brings back. With
     `stop_at_noise`, and where the noise of the scan is known, it stops once the mean square misfit is the noise.
+
+    Parameters
+    ----------
+    channels : tuple of int
+        Of the scales, finest first.
+    skips : tuple of int
+        Of the 1 × 1 convolutions between scales; 0 for none.
+    groups : int
+        Of group normalisation; 0 for none.
+    sigmoid : bool
+        Whether images end between 0 and 1 by a sigmoid.
+    dropout : float
+        Share of channels that are dropped in training.
+    input : "fbp" or "noise"
+        What the network is shown.
+    tv_weight : float
+        Of total variation.
+    steps : int
+        At most.
+    learning_rate : float
+        Of Adam.
+    clip : float
+        Largest norm of a gradient.
+    stop_at_noise : bool
+        Whether to stop where the misfit is the noise.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range, or the input is not known.
+
+    Examples
+    --------
+    >>> Settings(steps=500).channels
+    (16, 16, 16)
     """
 
     channels: tuple[int, ...] = (16, 16, 16)
@@ -81,7 +116,36 @@ class Settings:
 @final
 @dataclass(frozen=True, eq=False)
 class Reconstruction:
-    """A fitted network, in eval mode, with its input and its image."""
+    """A fitted network, in eval mode, with its input and its image.
+
+    Parameters
+    ----------
+    scan : Scan
+        What was measured.
+    model : nn.Module
+        The fitted network, in eval mode.
+    input : Tensor
+        What it is shown, (1, 1, size, size).
+    image : Tensor
+        What it makes of that, (size, size).
+    settings : Settings
+        It was fitted with.
+    steps : int
+        Made.
+    misfit : float
+        Root mean square of y − A f.
+    curve : tuple of Epoch
+        The loss.
+    stopped_at_noise : bool
+        Whether it stopped before its last step.
+
+    Examples
+    --------
+    >>> from lapwing.studies.tomography import ParallelBeam, projector, simulate
+    >>> scan = simulate(torch.eye(6), projector(ParallelBeam.spread(5, 6), 6))
+    >>> deep_image_prior(scan, Settings((3, 3), (2,), steps=20), progress=False).image.shape
+    torch.Size([6, 6])
+    """
 
     scan: Scan
     model: nn.Module
@@ -103,6 +167,33 @@ def deep_image_prior(
     With `checkpoint` an interrupted run goes on from its last round. `start` is a network of the same architecture to
     begin from, such as one pretrained. Nothing but the sinogram is used: the truth is for scores.
 
+    Parameters
+    ----------
+    scan : Scan
+        What was measured.
+    settings : Settings, optional
+        Of the network and its fit.
+    seed : int
+        Of all random numbers.
+    checkpoint : path, optional
+        File to keep the training in, and to go on from.
+    progress : bool or callable, optional
+        Whether to show progress, or what is told of it. On a terminal only if left out.
+    start : nn.Module, optional
+        A network of the same architecture to begin from.
+
+    Returns
+    -------
+    Reconstruction
+        The fitted network and its image.
+
+    Raises
+    ------
+    Diverged
+        If a loss or a weight becomes NaN or infinite.
+
+    Examples
+    --------
     >>> from lapwing.studies.tomography import ParallelBeam, projector, simulate
     >>> truth = torch.zeros(8, 8); truth[2:6, 3:6] = 1
     >>> scan = simulate(truth, projector(ParallelBeam.spread(8, 8), 8))

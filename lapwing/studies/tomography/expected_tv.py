@@ -20,6 +20,20 @@ def expected_tv(means: Tensor, variances: Tensor) -> Tensor:  # (differences, �
 
     Σ s √(2/π) exp(−μ²/2s²) + μ erf(μ / (s √2)): smooth in the variances, so that its derivatives are exact.
 
+    Parameters
+    ----------
+    means : Tensor
+        Of the differences.
+    variances : Tensor
+        Of the differences.
+
+    Returns
+    -------
+    Tensor
+        One number.
+
+    Examples
+    --------
     >>> expected_tv(torch.zeros(3), torch.ones(3)).item() / (2 / math.pi) ** 0.5
     3.0...
     """
@@ -50,6 +64,30 @@ def difference_moments(linear: Linearised, *, probes: int = 16, seed: int = 0) -
     """The moments of a linearised reconstruction: exact where its Jacobian is stored, else by random signs.
 
     From probes: signs over the filters, the same for all taps, so that one probe takes a forward pass per tap.
+
+    Parameters
+    ----------
+    linear : Linearised
+        A linearised reconstruction.
+    probes : int
+        Random signs, where the Jacobian is not stored.
+    seed : int
+        Of all random numbers.
+
+    Returns
+    -------
+    DifferenceMoments
+        Means and variances of the differences.
+
+    Examples
+    --------
+    >>> import lapwing.studies.tomography as ct
+    >>> scan = ct.simulate(torch.eye(6), ct.projector(ct.ParallelBeam.spread(5, 6), 6))
+    >>> reconstruction = ct.deep_image_prior(scan, ct.Settings((3, 3), (2,), steps=20), progress=False)
+    >>> linear = ct.linearise(reconstruction)
+    >>> prior = ct.FilterPrior.start(linear.blocks)
+    >>> ct.difference_moments(linear).means.shape  # 2 · 6 · 5 differences
+    torch.Size([60])
     """
     D = differences(linear.projector.size)
     means = D @ linear.reconstruction.image.reshape(-1)
@@ -91,6 +129,23 @@ class TvPredCp:
 
     log p(ℓ) = `temper` · (log rate − rate · κ(ℓ) + log |∂κ / ∂ log ℓ|) for each block of k × k filters. A density has a
     temper of 1; the publication multiplies all of it by `scale` · n · tv_weight and leaves the rate at 1.
+
+    Parameters
+    ----------
+    rate : float
+        Of the exponential density.
+    temper : float
+        Factor of the log density.
+
+    Raises
+    ------
+    ValueError
+        If the rate is not positive, or the temper is negative.
+
+    Examples
+    --------
+    >>> TvPredCp.weighted(observations=1000, tv_weight=1e-3)
+    TvPredCp(rate=1.0, temper=1.0)
     """
 
     rate: float = 1.0
@@ -138,7 +193,34 @@ class LengthscaleSweep:
 
 
 def sweep(moments: DifferenceMoments, prior: FilterPrior, number: int, points: int = 100) -> LengthscaleSweep:
-    """κ of one block over lengthscales from 0.01 to 100, at its own variance."""
+    """κ of one block over lengthscales from 0.01 to 100, at its own variance.
+
+    Parameters
+    ----------
+    moments : DifferenceMoments
+        Of the linearised reconstruction.
+    prior : FilterPrior
+        Of its filters.
+    number : int
+        Of the block.
+    points : int
+        Lengthscales that are tried.
+
+    Returns
+    -------
+    LengthscaleSweep
+        κ over lengthscales.
+
+    Examples
+    --------
+    >>> import lapwing.studies.tomography as ct
+    >>> scan = ct.simulate(torch.eye(6), ct.projector(ct.ParallelBeam.spread(5, 6), 6))
+    >>> reconstruction = ct.deep_image_prior(scan, ct.Settings((3, 3), (2,), steps=20), progress=False)
+    >>> linear = ct.linearise(reconstruction)
+    >>> prior = ct.FilterPrior.start(linear.blocks)
+    >>> sweep(ct.difference_moments(linear), prior, 0, points=5).kappa.shape
+    torch.Size([5])
+    """
     lengths = torch.logspace(-2, 2, points, dtype=torch.float64)
     logs = prior.log_lengthscale.detach().repeat(points, 1)
     logs[:, number] = lengths.log()

@@ -102,7 +102,24 @@ def correlations(side: int, log_lengthscale: Tensor) -> Tensor:  # () -> (classe
 @final
 @dataclass(frozen=True, eq=False)
 class FilterPrior:
-    """Variances and lengthscales of all blocks, as logarithms; a lengthscale of a 1 × 1 block means nothing."""
+    """Variances and lengthscales of all blocks, as logarithms; a lengthscale of a 1 × 1 block means nothing.
+
+    Parameters
+    ----------
+    blocks : tuple of FilterBlock
+        Filters that share a prior.
+    log_variance : Tensor
+        One for each block.
+    log_lengthscale : Tensor
+        One for each block.
+
+    Examples
+    --------
+    >>> from lapwing.studies.tomography import UNet
+    >>> prior = FilterPrior.start(blocks_of(UNet((4, 4), (2,))), variance=2.0)
+    >>> prior.covariance(0).shape, round(float(prior.covariance(0)[0, 0]), 2)
+    (torch.Size([9, 9]), 2.0)
+    """
 
     blocks: tuple[FilterBlock, ...]
     log_variance: Tensor  # (blocks,)

@@ -13,7 +13,7 @@ from lapwing.bayes.likelihoods import Gaussian
 from lapwing.bayes.linear_model import LinearisationPoint, LinearModel
 from lapwing.linalg.operators import Dense, LinearOperator, Sparse
 from lapwing.network.batches import Inputs
-from lapwing.network.jacobian import CHUNK, Jacobian, Network, Plan
+from lapwing.network.jacobian import CHUNK, Jacobian, Network, ProductPlan
 from lapwing.runtime.memory import check_memory
 from lapwing.studies.tomography.deep_image_prior import Reconstruction
 from lapwing.studies.tomography.filter_prior import FilterBlock, FilterPrior, blocks_of, is_filter
@@ -26,6 +26,31 @@ class Linearised:
     """The linear model of a reconstruction, but for its prior and noise.
 
     `targets` are y − A f + A J w̄: what A J θ is to explain. Where the Jacobian is stored, `jacobian` is Dense.
+
+    Parameters
+    ----------
+    reconstruction : Reconstruction
+        A fitted network.
+    jacobian : LinearOperator
+        (size², p).
+    weights : Tensor
+        Those of the network, (p,).
+    blocks : tuple of FilterBlock
+        Filters that share a prior.
+    shift : Tensor
+        J w̄, (size²,).
+    targets : Tensor
+        What A J θ is to explain, (n,).
+
+    Examples
+    --------
+    >>> import lapwing.studies.tomography as ct
+    >>> scan = ct.simulate(torch.eye(6), ct.projector(ct.ParallelBeam.spread(5, 6), 6))
+    >>> reconstruction = ct.deep_image_prior(scan, ct.Settings((3, 3), (2,), steps=20), progress=False)
+    >>> linear = ct.linearise(reconstruction)
+    >>> prior = ct.FilterPrior.start(linear.blocks)
+    >>> linear.targets.shape, linear.stored
+    (torch.Size([45]), True)
     """
 
     reconstruction: Reconstruction
@@ -74,6 +99,26 @@ def linearise(reconstruction: Reconstruction, *, store: bool | None = None) -> L
 
     With `store` the Jacobian is worked out once and kept, which takes one reverse pass per pixel; by default where it
     has at most 1,500 rows.
+
+    Parameters
+    ----------
+    reconstruction : Reconstruction
+        A fitted network.
+    store : bool, optional
+        Whether to keep the Jacobian as a matrix; by size if left out.
+
+    Returns
+    -------
+    Linearised
+        The linear model, but for its prior and noise.
+
+    Examples
+    --------
+    >>> from lapwing.studies.tomography import ParallelBeam, Settings, deep_image_prior, projector, simulate
+    >>> scan = simulate(torch.eye(6), projector(ParallelBeam.spread(5, 6), 6))
+    >>> reconstruction = deep_image_prior(scan, Settings((3, 3), (2,), steps=20), progress=False)
+    >>> linearise(reconstruction).jacobian.shape[0]
+    36
     """
     products = _jacobian(reconstruction, reconstruction.input.dtype)
     jacobian: LinearOperator = products
@@ -94,7 +139,7 @@ def _jacobian(reconstruction: Reconstruction, dtype: torch.dtype) -> Jacobian:
     """∂ image / ∂ filters, (size², p), by passes through the network: one forward or reverse pass a column."""
     model = deepcopy(reconstruction.model).to(dtype)
     inputs = Inputs.of((reconstruction.input.to(dtype),))
-    return Jacobian(Network.of(model, is_filter(model)), inputs, reconstruction.scan.size**2, Plan(chunk=CHUNK))
+    return Jacobian(Network.of(model, is_filter(model)), inputs, reconstruction.scan.size**2, ProductPlan(chunk=CHUNK))
 
 
 def _all_rows(operator: LinearOperator, height: int = 64) -> Tensor:

@@ -31,6 +31,34 @@ class ImagePosterior:
     """What a scan says about the image, around its reconstruction.
 
     `posterior` is that of the linear model: of image coordinates where the Jacobian is stored, else of white weights.
+
+    Parameters
+    ----------
+    linear : Linearised
+        A linearised reconstruction.
+    prior : FilterPrior
+        Of its filters.
+    noise_std : float
+        Standard deviation of a line integral.
+    posterior : Posterior
+        Of the linear model.
+    mean : Tensor
+        The network's own image, (size, size).
+    std : Tensor
+        (size, size).
+    linear_mean : Tensor
+        Of the linear model, (size, size).
+
+    Examples
+    --------
+    >>> import lapwing.studies.tomography as ct
+    >>> scan = ct.simulate(torch.eye(6), ct.projector(ct.ParallelBeam.spread(5, 6), 6))
+    >>> reconstruction = ct.deep_image_prior(scan, ct.Settings((3, 3), (2,), steps=20), progress=False)
+    >>> linear = ct.linearise(reconstruction)
+    >>> prior = ct.FilterPrior.start(linear.blocks)
+    >>> found = ct.quantify(linear, prior, 0.1)
+    >>> found.std.shape, found.samples(3).shape, found.exact
+    (torch.Size([6, 6]), torch.Size([3, 6, 6]), True)
     """
 
     linear: Linearised
@@ -107,6 +135,43 @@ def quantify(
     Exact where the Jacobian is stored or the data are few enough for the dense dual; else from `draws` in a shared
     Krylov space on the side of the data. Products are in float64, three times the cost of float32, which would end the
     space after a few steps.
+
+    Parameters
+    ----------
+    linear : Linearised
+        A linearised reconstruction.
+    prior : FilterPrior
+        Of its filters.
+    noise_std : float
+        Standard deviation of a line integral.
+    method : method, optional
+        How the posterior is found; chosen by size if left out.
+    draws : int
+        Number of draws.
+    seed : int
+        Of all random numbers.
+    progress : bool or callable, optional
+        Whether to show progress, or what is told of it. On a terminal only if left out.
+
+    Returns
+    -------
+    ImagePosterior
+        With `std`, `samples` and `log_density`.
+
+    Raises
+    ------
+    ValueError
+        If the noise is not positive.
+
+    Examples
+    --------
+    >>> import lapwing.studies.tomography as ct
+    >>> scan = ct.simulate(torch.eye(6), ct.projector(ct.ParallelBeam.spread(5, 6), 6))
+    >>> reconstruction = ct.deep_image_prior(scan, ct.Settings((3, 3), (2,), steps=20), progress=False)
+    >>> linear = ct.linearise(reconstruction)
+    >>> prior = ct.FilterPrior.start(linear.blocks)
+    >>> bool((quantify(linear, prior, 0.1).std > 0).all())
+    True
     """
     if not (math.isfinite(noise_std) and noise_std > 0):
         raise ValueError(f"noise_std is {noise_std}, expected a positive number")
@@ -185,6 +250,22 @@ def stabiliser(projector: Projector, noise_std: float, vectors: int = 100) -> fl
     The publication adds it to every variance of a test density. It does not depend on the network. No more than half of
     the singular vectors are used: the last ones of a small scan would drown the posterior in noise.
 
+    Parameters
+    ----------
+    projector : Projector
+        Of the scan.
+    noise_std : float
+        Standard deviation of a line integral.
+    vectors : int
+        Leading singular vectors, at most.
+
+    Returns
+    -------
+    float
+        A variance.
+
+    Examples
+    --------
     >>> from lapwing.studies.tomography import ParallelBeam, projector
     >>> round(stabiliser(projector(ParallelBeam.spread(9, 6), 6), 1.0), 3)
     0.047

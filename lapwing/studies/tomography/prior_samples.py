@@ -24,6 +24,31 @@ def tv_samples(
     whole image is drawn, which TV does not know. Pixels move by about 1 / weight in a sweep, so images start from noise
     of a few times that, and a heavy prior needs no more sweeps than a light one.
 
+    Parameters
+    ----------
+    size : int
+        Pixels along a side of the image.
+    weight : float
+        Of total variation.
+    draws : int
+        Number of draws.
+    sweeps : int
+        Of the Gibbs sampler.
+    seed : int
+        Of all random numbers.
+
+    Returns
+    -------
+    Tensor
+        (draws, size, size).
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range.
+
+    Examples
+    --------
     >>> flat = tv_samples(6, 100.0, draws=2)
     >>> float((flat.amax((1, 2)) - flat.amin((1, 2))).max()) < 0.2
     True
@@ -96,6 +121,34 @@ def predcp_samples(
 
     The covariance of two pixels is std² · exp(−distance / ℓ), so that κ = c · √(1 − exp(−1 / ℓ)) with c that of
     independent pixels; every image has an ℓ of its own, where κ meets an exponential variable below c.
+
+    Parameters
+    ----------
+    size : int
+        Pixels along a side of the image.
+    rate : float
+        Of the exponential density.
+    draws : int
+        Number of draws.
+    std : float
+        Of a pixel.
+    seed : int
+        Of all random numbers.
+
+    Returns
+    -------
+    Tensor
+        (draws, size, size).
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range.
+
+    Examples
+    --------
+    >>> predcp_samples(5, 1.0, draws=3).shape
+    torch.Size([3, 5, 5])
     """
     if size < 2 or draws < 1 or not (rate > 0 and std > 0):
         raise ValueError(
@@ -131,6 +184,33 @@ def _exponential(apart: Tensor, decay: Tensor, normals: Tensor) -> Tensor:  # (p
 def filter_samples(
     linear: Linearised, prior: FilterPrior, *, draws: int = 4, seed: int = 0
 ) -> Tensor:  # (draws, size, size)
-    """J θ with filters θ from their prior: images as the linearised network makes them before any data."""
+    """J θ with filters θ from their prior: images as the linearised network makes them before any data.
+
+    Parameters
+    ----------
+    linear : Linearised
+        A linearised reconstruction.
+    prior : FilterPrior
+        Of its filters.
+    draws : int
+        Number of draws.
+    seed : int
+        Of all random numbers.
+
+    Returns
+    -------
+    Tensor
+        (draws, size, size).
+
+    Examples
+    --------
+    >>> import lapwing.studies.tomography as ct
+    >>> scan = ct.simulate(torch.eye(6), ct.projector(ct.ParallelBeam.spread(5, 6), 6))
+    >>> reconstruction = ct.deep_image_prior(scan, ct.Settings((3, 3), (2,), steps=20), progress=False)
+    >>> linear = ct.linearise(reconstruction)
+    >>> prior = ct.FilterPrior.start(linear.blocks)
+    >>> filter_samples(linear, prior, draws=2).shape
+    torch.Size([2, 6, 6])
+    """
     size = linear.projector.size
     return (linear.jacobian @ prior.draw(Noise(seed), draws)).mT.reshape(draws, size, size)

@@ -31,7 +31,32 @@ Scaling = Literal["tempered", "weighted", "none"]
 @final
 @dataclass(frozen=True)
 class Plan:
-    """What a study does, beside the network's own settings."""
+    """What a study does, beside the network's own settings.
+
+    Parameters
+    ----------
+    settings : Settings
+        Of the network and its fit.
+    hyperprior : "tempered", "weighted" or "none"
+        How total variation weighs on lengthscales.
+    hyperprior_scale : float
+        Its factor.
+    evidence_at : "mode" or "weights"
+        Where the evidence is taken.
+    matrix_free : MatrixFree, optional
+        How gradients are estimated; exact where it fits if left out.
+    dropout : bool
+        Whether to fit a network with dropout too, to compare.
+    draws : int
+        Number of draws.
+    seed : int
+        Of all random numbers.
+
+    Examples
+    --------
+    >>> Plan(draws=32).hyperprior
+    'tempered'
+    """
 
     settings: Settings = field(default_factory=Settings)
     hyperprior: Scaling = "tempered"
@@ -46,7 +71,37 @@ class Plan:
 @final
 @dataclass(frozen=True, eq=False)
 class Study:
-    """Everything found of one scan."""
+    """Everything found of one scan.
+
+    Parameters
+    ----------
+    scan : Scan
+        What was measured.
+    images : dict of Tensor
+        Classical reconstructions by name.
+    reconstruction : Reconstruction
+        By the network.
+    tuned : TypeII
+        Hyperparameters.
+    posterior : ImagePosterior
+        Of the image.
+    dropout : SampledImages or None
+        By a network with dropout.
+    floor : float
+        Added to every variance of a test density.
+    seconds : dict of float
+        By phase.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import lapwing.studies.tomography as ct
+    >>> scan = ct.simulate(torch.eye(8), ct.projector(ct.ParallelBeam.spread(5, 8), 8))
+    >>> plan = Plan(Settings((3, 3), (2,), steps=20), dropout=False, draws=4)
+    >>> found = study(scan, plan, progress=False)
+    >>> found.posterior.std.shape, "PSNR" in str(found.scores()).upper()
+    (torch.Size([8, 8]), True)
+    """
 
     scan: Scan
     images: dict[str, Tensor]  # classical reconstructions by name
@@ -79,7 +134,35 @@ def tune(
     linear: Linearised, plan: Plan | None = None, *, prior: FilterPrior | None = None,
     progress: bool | Report | None = None,
 ) -> TypeII:  # fmt: skip
-    """Hyperparameters and noise of a linearised reconstruction, exact where the data are few, else matrix-free."""
+    """Hyperparameters and noise of a linearised reconstruction, exact where the data are few, else matrix-free.
+
+    Parameters
+    ----------
+    linear : Linearised
+        A linearised reconstruction.
+    plan : Plan, optional
+        What to do.
+    prior : FilterPrior, optional
+        Where the search begins.
+    progress : bool or callable, optional
+        Whether to show progress, or what is told of it. On a terminal only if left out.
+
+    Returns
+    -------
+    TypeII
+        Hyperparameters, and the way there.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import lapwing.studies.tomography as ct
+    >>> scan = ct.simulate(torch.eye(6), ct.projector(ct.ParallelBeam.spread(5, 6), 6))
+    >>> reconstruction = ct.deep_image_prior(scan, ct.Settings((3, 3), (2,), steps=20), progress=False)
+    >>> linear = ct.linearise(reconstruction)
+    >>> prior = ct.FilterPrior.start(linear.blocks)
+    >>> 0 < tune(linear, progress=False).noise_std < 1
+    True
+    """
     plan = plan or Plan()
     hyperprior = None
     begin = prior or FilterPrior.typical(linear.blocks, linear.weights)
@@ -102,7 +185,34 @@ def study(
     scan: Scan, plan: Plan | None = None, *, checkpoint: str | Path | None = None,
     progress: bool | Report | None = None,
 ) -> Study:  # fmt: skip
-    """Reconstruct a scan, tune the prior and quantify the image."""
+    """Reconstruct a scan, tune the prior and quantify the image.
+
+    Parameters
+    ----------
+    scan : Scan
+        What was measured.
+    plan : Plan, optional
+        What to do.
+    checkpoint : path, optional
+        File to keep the training in, and to go on from.
+    progress : bool or callable, optional
+        Whether to show progress, or what is told of it. On a terminal only if left out.
+
+    Returns
+    -------
+    Study
+        Everything found.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import lapwing.studies.tomography as ct
+    >>> scan = ct.simulate(torch.eye(8), ct.projector(ct.ParallelBeam.spread(5, 8), 8))
+    >>> plan = Plan(Settings((3, 3), (2,), steps=20), dropout=False, draws=4)
+    >>> found = study(scan, plan, progress=False)
+    >>> found.posterior.std.shape, "PSNR" in str(found.scores()).upper()
+    (torch.Size([8, 8]), True)
+    """
     plan, report, seconds = plan or Plan(), reporter(progress), {}
     clock = time.perf_counter()
 

@@ -12,6 +12,23 @@ from lapwing.linalg.operators import Sparse
 def differences(size: int) -> Sparse:  # (2 · size · (size − 1), size²)
     """Differences of neighbouring pixels of a flat square image, those along rows first.
 
+    Parameters
+    ----------
+    size : int
+        Pixels along a side of the image.
+
+    Returns
+    -------
+    LinearOperator
+        (2 · size · (size − 1), size²).
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than two pixels a side.
+
+    Examples
+    --------
     >>> differences(2).dense()
     tensor([[-1.,  1.,  0.,  0.],
             [ 0.,  0., -1.,  1.],
@@ -27,5 +44,22 @@ def differences(size: int) -> Sparse:  # (2 · size · (size − 1), size²)
 
 
 def total_variation(image: Tensor) -> Tensor:  # (..., size, size) -> ()
-    """The anisotropic total variation: the sum of absolute differences of neighbouring pixels."""
+    """The anisotropic total variation: the sum of absolute differences of neighbouring pixels.
+
+    Parameters
+    ----------
+    image : Tensor
+        (size, size).
+
+    Returns
+    -------
+    Tensor
+        One number.
+
+    Examples
+    --------
+    >>> import torch
+    >>> float(total_variation(torch.tensor([[0.0, 1.0], [0.0, 3.0]])))
+    6.0
+    """
     return image.diff(dim=-1).abs().sum() + image.diff(dim=-2).abs().sum()

@@ -21,6 +21,26 @@ class UNet(nn.Module):
     convolutions skip.i and leave. `groups` is for group normalisation, 0 for none. In training mode, whole channels are
     dropped with probability `dropout`.
 
+    Parameters
+    ----------
+    channels : tuple of int
+        Of the scales, finest first.
+    skips : tuple of int
+        Of the 1 × 1 convolutions between scales; 0 for none.
+    groups : int
+        Of group normalisation; 0 for none.
+    sigmoid : bool
+        Whether images end between 0 and 1 by a sigmoid.
+    dropout : float
+        Share of channels that are dropped in training.
+
+    Raises
+    ------
+    ValueError
+        If scales and skips do not fit.
+
+    Examples
+    --------
     >>> net = UNet(channels=(8, 8, 8), skips=(4, 4))
     >>> net(torch.zeros(1, 1, 14, 14)).shape, sum(weight.numel() for weight in net.parameters())
     (torch.Size([1, 1, 14, 14]), 5409)

@@ -231,7 +231,7 @@ def test_a_network_that_interpolates_gets_error_bars(lapwing, stranger, tmp_path
     result = lapwing("fit", "sure.py:make", "sure.npz", "--out", tmp_path / "run")
     assert result.exit_code == 0
     record = records.load(tmp_path / "run")
-    assert record.solve.tuned_by == "evidence"
+    assert record.solve.tuned_by == "tuned by marginal likelihood"
     assert 0 < record.solve.effective_dimension.value < 8
 
 

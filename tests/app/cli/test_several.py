@@ -32,6 +32,7 @@ def test_several_weights_become_one_mixture(lapwing, stranger, weights, tmp_path
     assert len(record.solve.noise_std) == 2
     assert {one.method for one in record.evaluations[0].predictions} == {"lapwing", "networks averaged"}
     assert "between networks" in record.evaluations[0].method("lapwing").scores
+    assert [one.method for one in record.evaluations[0].members] == ["network 1", "network 2"]
     assert sorted(path.name for path in out.glob("weights*")) == ["weights-0.safetensors", "weights-1.safetensors"]
     assert "between networks" in (out / "report.html").read_text()
 
@@ -39,6 +40,12 @@ def test_several_weights_become_one_mixture(lapwing, stranger, weights, tmp_path
     models = [network(str(stranger / "model.py:regression"), str(stranger / name), "cpu") for name in weights[1::2]]
     pair = torch.from_numpy(train.inputs), torch.from_numpy(train.targets).float()[:, None]
     expected = lw.fit(models, pair, lw.Gaussian(), progress=False).predict(torch.from_numpy(test.inputs))
+    ours = record.evaluations[0].method("lapwing")
+    observed = torch.from_numpy(test.targets).float()[:, None]
+    np.testing.assert_allclose(ours.log_density, expected.log_prob(observed).numpy(), rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(ours.cdf, expected.distribution.cdf(observed).numpy(), rtol=1e-3, atol=1e-4)
+    mean = np.mean([one.mean for one in record.evaluations[0].members], 0)
+    np.testing.assert_allclose(mean, ours.mean, rtol=1e-5, atol=1e-6)
     table = list(csv.DictReader((out / "predictions.csv").read_text().splitlines()))
     for name, value in (("std", expected.std), ("lower_90", expected.interval(0.9)[0])):
         ours = np.array([float(row[name]) for row in table])

@@ -89,7 +89,13 @@ def test_a_table_of_numbers(lapwing, tmp_path, table):
     assert record.data.sizes == {"train": 90, "test": 90}
     assert record.evaluations[0].method("lapwing").metrics["RMSE"].value < 1.5
     assert record.influence.leverage.shape == (90,)
-    assert record.solve.tuned_by == "the evidence"
+    assert list(record.relevance) == ["size", "colour", "day", "other"]
+    assert sum(record.relevance.values()) == pytest.approx(1.0)
+    ours = record.evaluations[0].method("lapwing")
+    assert record.evaluations[0].input_name == "size"
+    inside = (ours.lower_90 < record.evaluations[0].targets) & (record.evaluations[0].targets < ours.upper_90)
+    assert ours.metrics["coverage of 90 %"].value == pytest.approx(inside.mean())
+    assert record.solve.tuned_by == "tuned by marginal likelihood"
     assert (out / "report.html").read_text().startswith("<!doctype html>")
     found = rows_of(out / "predictions.csv")
     assert list(found[0]) == ["row", "mean", "std", "epistemic_std", "lower_90", "upper_90"]
@@ -109,6 +115,12 @@ def test_a_table_of_classes_and_new_rows(lapwing, tmp_path, table):
         "why": "the target has words, 2 different ones",
     } in found["choices"]
     assert records.load(out).data.sizes == {"train": 63, "test": 27}
+    held_out = np.sort(np.random.default_rng(0).permutation(90)[:27])
+    shown = rows_of(out / "predictions.csv")
+    assert [int(row["row"]) for row in shown] == held_out.tolist()  # places in the file
+    assert records.load(out).evaluations[0].places.tolist() == held_out.tolist()
+    targets = np.array(cells()["dear"])[held_out]
+    assert np.mean([row["prediction"] for row in shown] == targets) > 0.7
     new = written(tmp_path / "new.csv", cells(2, rows=7), leave=("dear", "price", "number"))
     assert "7 predictions" in lapwing("predict", out, new).stdout
     predicted = rows_of(out / "predictions-new.csv")
@@ -119,6 +131,28 @@ def test_a_table_of_classes_and_new_rows(lapwing, tmp_path, table):
     np.testing.assert_allclose(
         [float(row["prob_yes"]) for row in predicted], model.predict_proba(frame)[:, 1], rtol=1e-6
     )
+
+
+@pytest.mark.parametrize("target", ["price", "dear"])
+def test_without_test_rows_each_training_row_is_predicted_from_the_others(lapwing, tmp_path, table, target):
+    out = tmp_path / "run"
+    result = lapwing("fit", table, "--target", target, "--inputs", "size,colour,other", "--out", out)
+    assert result.exit_code == 0, result.stderr
+    assert "Each training row was predicted from the others" in result.stdout
+    assert "--validation" not in result.stdout
+    (found,) = records.load(out).evaluations
+    assert found.name == records.LEFT_OUT
+    assert len(found.targets) == ROWS
+    model = tabular.BayesianMLPRegressor if target == "price" else tabular.BayesianMLPClassifier
+    left = (
+        model().fit(pandas.read_csv(table)[["size", "colour", "other"]], pandas.read_csv(table)[target]).leave_one_out_
+    )
+    ours = found.method("lapwing")
+    if target == "price":
+        np.testing.assert_allclose(ours.log_density[:, 0], left.log_density, rtol=1e-6)
+        np.testing.assert_allclose(ours.cdf[:, 0], left.cdf, rtol=1e-6, atol=1e-9)
+    else:
+        np.testing.assert_allclose(ours.probs, left.probabilities, rtol=1e-5, atol=1e-6)
 
 
 def test_a_run_is_checked_on_further_rows(lapwing, tmp_path, table):

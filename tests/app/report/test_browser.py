@@ -15,9 +15,12 @@ pytestmark = pytest.mark.browser
 PAGES = {
     "classification": lambda: [runs.classifier()],
     "regression": lambda: [runs.wave()],
+    "table": lambda: [runs.houses()],
+    "long names": lambda: [runs.houses(name="a column whose name is so long that no axis has room for all of it")],
+    "several": lambda: [runs.committee()],
     "comparison": lambda: [runs.classifier(), runs.classifier(seed=3, name="Again"), runs.wave(), runs.failed()],
 }
-WIDTHS = {"phone": 360, "desktop": 1280}
+WIDTHS = {"small phone": 360, "phone": 390, "desktop": 1280}
 QUIET = (
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
@@ -101,17 +104,21 @@ def test_reports_are_whole_at_every_width(browser, pages, kind, width, scheme):
             assert visit.page.evaluate(CUT_OFF) == []
             assert visit.page.evaluate(SERIOUS) == []
         charts = visit.page.locator("svg.chart").count()
-        assert charts >= {"classification": 8, "regression": 6, "comparison": 20}[kind]
+        assert (
+            charts
+            >= {"classification": 8, "regression": 6, "table": 7, "long names": 7, "several": 9, "comparison": 20}[kind]
+        )
         assert visit.complaints == []
         assert visit.fetched == []
         assert len([url for url in visit.requests if url.startswith("file:")]) == 1
 
 
+@pytest.mark.parametrize("kind", ["classification", "table", "several"])
 @pytest.mark.parametrize("width", [1000, 1100, 1280])
-def test_tables_are_not_cut_on_a_desktop(browser, pages, width):
+def test_tables_are_not_cut_on_a_desktop(browser, pages, width, kind):
     cut = """() => [...document.querySelectorAll(".scroll")].filter(box => box.scrollWidth > box.clientWidth)
         .map(box => box.getAttribute("aria-label"))"""
-    with Visit(browser, pages["classification"], width) as visit:
+    with Visit(browser, pages[kind], width) as visit:
         assert visit.page.evaluate(cut) == []
 
 
@@ -157,6 +164,33 @@ def test_one_run_is_shown_at_a_time(browser, pages):
         assert visible() == ["run-2"]
         visit.page.reload()
         assert visible() == ["run-2"]
+
+
+def test_contents_lead_to_sections_of_the_run_that_is_shown(browser, pages):
+    with Visit(browser, pages["table"], 390) as visit:
+        visit.page.get_by_role("link", name="Which inputs matter?").click()
+        heading = visit.page.get_by_role("heading", name="Which inputs matter?")
+        assert 0 <= heading.bounding_box()["y"] < 100
+    with Visit(browser, pages["comparison"]) as visit:
+        visit.page.select_option("#chooser", "run-2")
+        visit.page.locator("#run-2 nav a").filter(has_text="Where are the errors?").click()
+        heading = visit.page.locator("#run-2 h2").filter(has_text="Where are the errors?")
+        assert 0 <= heading.bounding_box()["y"] < 100
+        visit.page.reload()
+        assert heading.is_visible()
+        assert visit.page.input_value("#chooser") == "run-2"
+
+
+@pytest.mark.parametrize("kind", PAGES)
+def test_letters_are_large_enough_on_a_phone(browser, pages, kind):
+    small = """() => [...document.querySelectorAll("svg.chart text, p, td, th, li, figcaption")].filter(part => {
+        if (!part.checkVisibility() || !part.textContent.trim()) return false;
+        const chart = part.closest("svg.chart");
+        const scale = chart ? chart.getBoundingClientRect().width / chart.viewBox.baseVal.width : 1;
+        return parseFloat(getComputedStyle(part).fontSize) * scale < 9.5;
+    }).map(part => part.textContent.slice(0, 40))"""
+    with Visit(browser, pages[kind], 390) as visit:
+        assert visit.page.evaluate(small) == []
 
 
 def test_light_and_dark(browser, pages):

@@ -20,6 +20,8 @@ from tests.app.report import runs
 PAGES = {
     "classification": lambda: [runs.classifier()],
     "regression": lambda: [runs.wave()],
+    "table": lambda: [runs.houses()],
+    "several": lambda: [runs.committee()],
     "comparison": lambda: [runs.classifier(), runs.classifier(seed=3), runs.wave(), runs.failed()],
     "failed": lambda: [runs.failed()],
     "empty": lambda: [records.Record("empty", "classification")],
@@ -62,7 +64,7 @@ class Reader(HTMLParser):
 def test_the_page_is_whole_and_needs_no_network(kind):
     page = report.page(PAGES[kind]())
     found = Reader(page)
-    assert all(link.startswith("data:") for link in found.links)
+    assert all(link.startswith(("data:", "#")) for link in found.links)
     assert not re.search(r"url\(|@import|https?://", page)
     assert [tag for tag, _ in found.tags].count("script") == 1
     charts = [attributes for tag, attributes in found.tags if tag == "svg" and attributes.get("class") == "chart"]
@@ -277,8 +279,8 @@ def test_a_curve_without_evidence_says_nothing_of_it():
     record = runs.classifier()
     curve = dataclasses.replace(record.curve, log_evidence=np.full(len(record.curve.precision), np.nan))
     reasons = report.verdict(dataclasses.replace(record, curve=curve)).reasons
-    assert not any("evidence at" in reason for reason in reasons)
-    assert any("evidence at" in reason for reason in report.verdict(record).reasons)
+    assert not any("marginal likelihood of" in reason for reason in reasons)
+    assert any("marginal likelihood of" in reason for reason in report.verdict(record).reasons)
 
 
 def test_the_verdict_says_what_the_raw_network_was_like():
@@ -368,13 +370,125 @@ def test_the_most_confident_mistakes_come_first():
         "names", "classification", (records.classification("test", [1, 1, 1, 0], {"lapwing": probs}),),
         data=records.Data(classes=("cat", "dog")),
     )  # fmt: skip
+    elsewhere = dataclasses.replace(record.evaluations[0], places=np.array([4, 7, 11, 30]))
+    assert '<th scope="row">11</th><td>cat</td>' in report.page([dataclasses.replace(record, evaluations=(elsewhere,))])
     text = report.page([record])
     rows = re.findall(r">(\d)</th><td>(cat|dog)</td><td>(\d+ %)</td><td>(cat|dog)</td><td>(\d+ %)</td>", text)
     assert rows == [
-        ("3", "cat", "99 %", "dog", "1 %"),
-        ("1", "cat", "90 %", "dog", "10 %"),
-        ("4", "dog", "60 %", "cat", "40 %"),
+        ("2", "cat", "99 %", "dog", "1 %"),
+        ("0", "cat", "90 %", "dog", "10 %"),
+        ("3", "dog", "60 %", "cat", "40 %"),
     ]
+
+
+def test_scores_by_class_are_those_of_the_confusion_matrix():
+    rng = np.random.default_rng(4)
+    probs, targets = rng.dirichlet(np.ones(3), size=70), rng.integers(3, size=70)
+    record = records.Record(
+        "kinds", "classification", (records.classification("test", targets, {"lapwing": probs}),),
+        data=records.Data(classes=("ant", "bee", "cat")),
+    )  # fmt: skip
+    text = Reader(report.page([record])).text
+    said = probs.argmax(1)
+    place = text.index("most often taken for")
+    for label, name in enumerate(record.data.classes):
+        row = text[text.index(name, place) :]
+        own, answers = targets == label, said == label
+        assert row[1] == str(own.sum())
+        assert row[2] == f"{100 * (own & answers).sum() / own.sum():.1f} %"
+        assert row[4] == f"{100 * (own & answers).sum() / answers.sum():.1f} %"
+        assert row[6] == f"{100 * probs[own, label].mean():.1f} %"
+        assert row[8] == f"{-np.log(probs[own, label].astype(np.float32)).mean():.3f}"
+        wrong = np.bincount(said[own], minlength=3) * (np.arange(3) != label)
+        assert row[10] == f"{record.data.classes[wrong.argmax()]} ({wrong.max()})"
+
+
+def test_a_table_shows_what_matters_and_its_own_distribution():
+    """Coverage and NLL are those of the heavy tails, not of a Gaussian with the same standard deviation."""
+    record = runs.houses(2_000)
+    page = report.page([record])
+    text = " ".join(Reader(page).text)
+    names = re.findall(r'<th scope="row">([^<]*)</th><td><div class="shared"', page)
+    assert names == sorted(record.relevance, key=record.relevance.get, reverse=True)
+    assert "Over the most relevant input: area" in text
+    assert "Errors over area" in text
+    test = report.scored(record).evaluations[0]
+    ours = test.method("lapwing")
+    inside = (ours.lower_90 < test.targets) & (test.targets < ours.upper_90)
+    assert ours.metrics["coverage of 90 %"].value == pytest.approx(inside.mean())
+    assert ours.metrics["NLL"].value == pytest.approx(-ours.log_density.mean())
+    gaussian = (np.abs(test.targets - ours.mean) < 1.6448536 * ours.std).mean()
+    assert abs(gaussian - inside.mean()) > 0.005
+    assert f"{100 * inside.mean():.1f} % of 2,000 test targets are inside their 90 % interval" in text
+    assert "--validation" not in text
+    assert "raw network" not in text
+
+
+def test_one_column_has_bands():
+    record = dataclasses.replace(runs.houses(), relevance={"area": 1.0})
+    text = " ".join(Reader(report.page([record])).text)
+    assert "The dark band holds the function" in text
+    assert "Over the most relevant input" not in text
+
+
+def test_every_network_is_scored_beside_all():
+    record = runs.committee()
+    text = " ".join(Reader(report.page([record])).text)
+    test = record.evaluations[0]
+    rows = np.arange(len(test.targets))
+    for one in test.members:
+        nll = -np.log(one.probs[rows, test.targets].astype(float))
+        ours = -np.log(test.method("lapwing").probs[rows, test.targets].astype(float))
+        assert re.search(rf"{one.method} .{{0,60}}{nll.mean():.3f}", text)
+        assert f"{(nll - ours).mean():+.4f}".replace("-", "−") in text
+    scores = test.method("lapwing").scores
+    share = scores["between networks"].mean() / scores["mutual information"].mean()
+    assert f"{100 * share:.1f} % of the epistemic information is disagreement between the networks" in text
+    assert "The mean of the networks is better than lapwing here" in text
+
+
+def test_spread_of_numbers_within_and_between_networks():
+    rng = np.random.default_rng(0)
+    between, within = rng.uniform(0.5, 1, size=(2, 80))
+    mean = rng.normal(size=80)
+    test = records.regression(
+        "test", mean + rng.normal(size=80), {"lapwing": (mean, np.sqrt(1 + between**2 + within**2))},
+        epistemic_std={"lapwing": np.hypot(between, within)}, scores={"lapwing": {"between networks": between}},
+        members={"network 1": (mean, np.ones(80)), "network 2": (mean, np.ones(80))},
+    )  # fmt: skip
+    text = " ".join(Reader(report.page([records.Record("two", "regression", (test,))])).text)
+    share = (between**2).mean() / (between**2 + within**2).mean()
+    assert f"{100 * share:.1f} % of the epistemic variance is disagreement" in text
+    assert f"within networks {within.mean():.3f}; between networks {between.mean():.3f}" in text
+
+
+def test_other_sets_have_their_uncertainty_beside_that_of_the_first():
+    record = runs.classifier()
+    text = " ".join(Reader(report.page([record])).text)
+    first, turned = (one.method("lapwing").scores["novelty"] for one in record.evaluations[:2])
+    area = (turned[:, None] > first).mean()
+    assert re.search(rf"rotated 30° lapwing novelty {first.mean():.3} {turned.mean():.3} {area:.3f}", text)
+
+
+def test_contents_lead_to_every_section():
+    page = report.page([runs.classifier(), runs.wave(), runs.houses(), runs.committee(), runs.failed()])
+    links, places = re.findall(r'<a href="#([^"]*)"', page), re.findall(r'<section id="([^"]*)"', page)
+    assert links == [place for place in places if not place.startswith("run-4-")]
+    assert len(set(places)) == len(places) > 20
+
+
+def test_runs_that_tie_are_not_bold():
+    same = [runs.classifier(), dataclasses.replace(runs.classifier(), name="Again")]
+    assert 'data-tip="best' not in report.page(same).split('id="run-0"')[0]
+    test = same[1].evaluations[0]
+    worse = dataclasses.replace(
+        test,
+        predictions=tuple(dataclasses.replace(one, probs=np.full_like(one.probs, 0.2)) for one in test.predictions),
+    )
+    other = dataclasses.replace(same[1], evaluations=(worse,))
+    assert report.page([same[0], other]).split('id="run-0"')[0].count('data-tip="best NLL"') == 1
+    different = [runs.classifier(), runs.classifier(seed=3)]
+    assert "tested on different data" in report.page(different)
 
 
 def test_few_points_cannot_tell():

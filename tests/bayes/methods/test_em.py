@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lapwing import SGD, Gaussian, Isotropic, LinearModel
 from lapwing.bayes.evidence import Precisions
-from lapwing.bayes.methods import iterative
+from lapwing.bayes.methods import iterative, tuning_on_draws
 from lapwing.bayes.noise import DATA, PRIOR, Noise
 
 DRAWS, NOISE = 8, torch.ones(1, dtype=torch.float64)
@@ -83,7 +83,7 @@ def standard_error(model: LinearModel, log_alpha: float) -> float:
     return float(error / (1 + by_weights - by_gamma))
 
 
-def fresh(sampler: iterative.Sampler, seed: int) -> iterative.Sampler:
+def fresh(sampler: iterative.IterativeSampler, seed: int) -> iterative.IterativeSampler:
     """The same sampler with other noise."""
     n, d = sampler.features.shape
     return replace(sampler, normals=Noise(seed, DATA).table(n, DRAWS), prior_noise=Noise(seed, PRIOR).rows(0, d, DRAWS))
@@ -94,12 +94,12 @@ def loop(model: LinearModel, log_start: float, seed: int, *, reuse: bool = True)
     prior, trace = Isotropic(1.0).on(model.features, NOISE), []
     method = SGD("mixed", batch_size=60, steps=300, em_steps=1)
     sampler, at = (
-        iterative.Sampler.of(model.gaussian_surrogate(), prior, method, Noise(seed), DRAWS),
+        iterative.IterativeSampler.of(model.gaussian_surrogate(), prior, method, Noise(seed), DRAWS),
         Precisions(NOISE * np.exp(log_start), NOISE),
     )
     for step in range(10):
-        free = iterative.what_is_free(sampler, prior, tune_prior=True, tune_noise=False)
-        sampler, optimum = iterative.tune(sampler, prior, at, free, lambda _: None)
+        free = tuning_on_draws.what_is_free(sampler, prior, tune_prior=True, tune_noise=False)
+        sampler, optimum = tuning_on_draws.tune(sampler, prior, at, free, lambda _: None)
         at = optimum.at
         trace.append(float(at.prior.log()))
         sampler = sampler if reuse else fresh(sampler, seed=1000 + step)
@@ -132,7 +132,7 @@ def test_reused_noise_lets_the_loop_settle():
     assert np.sqrt((moved[False] ** 2).mean()) > 0.3 * standard_error(model, truth)
 
 
-def minibatches(sampler: iterative.Sampler, log_alpha: float) -> int:
+def minibatches(sampler: iterative.IterativeSampler, log_alpha: float) -> int:
     """How many bring the drawn functions within 5 % of the exact ones, to a factor of two; 5120 where none do."""
     prior = Isotropic(float(np.exp(log_alpha))).on(sampler.features, NOISE)
     w = sampler.whitened(prior, NOISE).dense()
@@ -149,7 +149,7 @@ def test_warm_starts_save_steps_and_only_with_the_same_noise(name):
     """A step of EM that moves the precision by a twentieth."""
     model = HARD[name].model
     prior, log_alpha = Isotropic(1.0).on(model.features, NOISE), exact_log_precision(model)
-    cold = iterative.Sampler.of(
+    cold = iterative.IterativeSampler.of(
         model.gaussian_surrogate(), prior, SGD("L'", batch_size=60, steps=5000), Noise(7), DRAWS
     )
     setting = replace(prior, precision=NOISE * np.exp(log_alpha))

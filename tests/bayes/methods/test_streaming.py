@@ -115,7 +115,7 @@ def test_ctrl_c_ends_cleanly_wherever_it_comes(name, capsys, monkeypatch):
     expected = infer(model, prior=Isotropic(), method=METHODS[name], draws=4).draws
     total, shown = operator.made, []
     assert total > 3
-    for allowed in sorted({0, 1, 2, total // 4, total // 2, total - 2, total - 1}):
+    for allowed in sorted({0, 1, total // 4, total - 1}):
         operator.made, operator.allowed = 0, allowed
         with pytest.raises(KeyboardInterrupt):
             infer(model, prior=Isotropic(), method=METHODS[name], draws=4, progress=shown.append)

@@ -10,7 +10,7 @@ from lapwing.linalg.kronecker import spectrum
 from lapwing.linalg.operators import Dense
 from lapwing.linalg.truncated import leading, truncated
 from lapwing.network.jacobian import Network
-from lapwing.network.kfac import categorical, structured
+from lapwing.network.kfac import Structures, categorical
 from tests.network.networks import NETWORKS
 from tests.network.test_kfac import dense_blocks, dense_ggn
 from tests.network.test_linearisation import dense_jacobian
@@ -35,7 +35,7 @@ def problem(name: str):
         scaled = Dense(rows.flatten(0, 1) * prior.scale)
         curvature = truncated(leading(scaled, 9, generator=torch.Generator().manual_seed(0)), prior.scale)
         return network, inputs, prior, curvature
-    made = structured(network, [inputs[:3], inputs[3:]], categorical(), METHODS[name], scale=prior.scale)
+    made = METHODS[name].made_of(Structures(network, [inputs[:3], inputs[3:]], categorical()), prior.scale, 0)
     return network, inputs, prior, made.curvature
 
 
@@ -66,7 +66,7 @@ def test_the_diagonal_and_its_sampled_form():
     network, inputs, _, curvature = problem("diagonal")
     ggn = dense_ggn(network.model, inputs, "categorical").sum(0)
     torch.testing.assert_close(curvature.dense(), torch.diag(ggn.diagonal()), rtol=1e-9, atol=1e-12)
-    sampled = structured(network, [inputs], categorical(), Diagonal(probes=50))
+    sampled = Diagonal(probes=50).made_of(Structures(network, [inputs], categorical()), None, 0)
     error = sampled.diagnostics["relative_error_of_trace"]
     assert 0 < error < 0.2
     assert abs(float(sampled.curvature.dense().trace() / ggn.trace()) - 1) < 5 * error

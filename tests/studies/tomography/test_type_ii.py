@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lapwing.linalg.solvers import CG, Nystrom
+from lapwing.linalg.solvers import ConjugateGradients, Nystrom
 from lapwing.studies.tomography import (
     FilterPrior,
     ParallelBeam,
@@ -147,7 +147,9 @@ def test_estimated_gradients_are_the_exact_ones(parts, generator, evidence_at):
     probes = Probes.of(linear, 100, generator)
     _, operator = system(linear, prior, 0.04)
     preconditioner = Nystrom.of(system(linear, prior, 0.04)[0], rank=20, shift=0.04, generator=generator)
-    found = gradient(linear, parameters, vector, probes, CG(1e-9, 500, preconditioner), evidence_at=evidence_at)
+    found = gradient(
+        linear, parameters, vector, probes, ConjugateGradients(1e-9, 500, preconditioner), evidence_at=evidence_at
+    )
     assert found.residual <= 1e-9
     assert ((found.value - exactly).abs() <= 3 * found.standard_error + 1e-6 * exactly.abs()).all()
     assert (found.standard_error <= 0.3 * exactly.abs().max()).all()
@@ -174,9 +176,9 @@ def test_a_preconditioner_saves_two_thirds_of_the_steps(generator):
     linear = problems.linear(angles=9)
     gram, operator = system(linear, problems.prior(linear.blocks), 1e-4)
     b = torch.randn(len(linear.targets), 3, generator=generator, dtype=torch.float64)
-    plain = CG(1e-4, 5000).solve(operator, b)
+    plain = ConjugateGradients(1e-4, 5000).solve(operator, b)
     preconditioner = Nystrom.of(gram, rank=40, shift=1e-4, generator=generator)
-    helped = CG(1e-4, 5000, preconditioner).solve(operator, b)
+    helped = ConjugateGradients(1e-4, 5000, preconditioner).solve(operator, b)
     assert plain.converged
     assert helped.converged
     assert helped.steps * 3 <= plain.steps

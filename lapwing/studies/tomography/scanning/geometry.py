@@ -35,6 +35,17 @@ class Geometry(Protocol):
 class ParallelBeam:
     """Parallel rays: bin b at angle φ is the line x cos φ + y sin φ = (b − (bins − 1) / 2) · spacing.
 
+    Parameters
+    ----------
+    angles : sequence of float
+        In radians.
+    bins : int
+        Rays of an angle.
+    spacing : float
+        Of neighbouring rays, in pixels.
+
+    Examples
+    --------
     >>> ParallelBeam.spread(angles=4, size=28).bins
     41
     """
@@ -73,6 +84,26 @@ class FanBeam:
     At angle φ the source is at `source` (cos φ, sin φ), and the middle of the detector is opposite, at `detector` from
     the centre; all lengths are in pixels.
 
+    Parameters
+    ----------
+    angles : sequence of float
+        In radians.
+    bins : int
+        Rays of an angle.
+    spacing : float
+        Of detector bins, in pixels, on the detector itself.
+    source : float
+        Distance of the source from the centre, in pixels.
+    detector : float
+        Distance of the detector from the centre, in pixels.
+
+    Raises
+    ------
+    ValueError
+        If a distance is not positive.
+
+    Examples
+    --------
     >>> FanBeam.spread(angles=6, size=32).bins
     64
     """

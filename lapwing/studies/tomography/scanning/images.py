@@ -28,6 +28,25 @@ def read(source: str | Path, size: int | None = None) -> Tensor:  # (size, size)
     A .dcm file is in Hounsfield units after its rescaling; an .npy array counts as such where it has values below −100,
     and must not be negative otherwise. Hounsfield units become attenuations relative to water, air at zero.
 
+    Parameters
+    ----------
+    source : str or path
+        "shepp-logan", or a file.
+    size : int, optional
+        Pixels along a side; those of the image if left out.
+
+    Returns
+    -------
+    Tensor
+        (size, size), in [0, 1].
+
+    Raises
+    ------
+    ValueError
+        If there is no such file, or it is not a square image.
+
+    Examples
+    --------
     >>> read("shepp-logan", size=32).shape
     torch.Size([32, 32])
     """

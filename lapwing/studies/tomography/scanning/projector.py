@@ -26,6 +26,22 @@ class Projector:
     """y = A x: the line integrals of a square image along the rays of a geometry.
 
     `operator` is the matrix (angles · bins, size²), whose adjoint is its transpose; the image is taken row by row.
+
+    Parameters
+    ----------
+    geometry : ParallelBeam or FanBeam
+        Of the scanner.
+    size : int
+        Pixels along a side of the image.
+    operator : LinearOperator
+        The matrix, (angles · bins, size²).
+
+    Examples
+    --------
+    >>> from lapwing.studies.tomography import ParallelBeam
+    >>> A = projector(ParallelBeam([0.0, 0.5], bins=3), size=2)
+    >>> A.shape, A.back_project(A.project([[1.0, 0.0], [0.0, 0.0]])).shape
+    ((2, 3), torch.Size([2, 2]))
     """
 
     geometry: Geometry
@@ -99,6 +115,25 @@ def projector(geometry: Geometry, size: int) -> Projector:
     Every matrix entry is the length of a ray inside a pixel, from the sorted crossings of the ray with the grid lines;
     a ray along a grid line counts half on either side. The source of a fan has to turn outside the image.
 
+    Parameters
+    ----------
+    geometry : ParallelBeam or FanBeam
+        Of the scanner.
+    size : int
+        Pixels along a side of the image.
+
+    Returns
+    -------
+    Projector
+        With `project` and `back_project`.
+
+    Raises
+    ------
+    ValueError
+        If the size is below one, or the source would be inside the image.
+
+    Examples
+    --------
     >>> from lapwing.studies.tomography import ParallelBeam
     >>> A = projector(ParallelBeam([0.0, 0.5], bins=3), size=2)
     >>> A.project([[1.0, 2.0], [3.0, 4.0]])[0]

@@ -15,7 +15,31 @@ from lapwing.studies.tomography.scanning.projector import Projector, square_imag
 @final
 @dataclass(frozen=True, eq=False)
 class Scan:
-    """Line integrals as measured; `truth` is the image behind them, where it is known, and is used for scores only."""
+    """Line integrals as measured; `truth` is the image behind them, where it is known, and is used for scores only.
+
+    Parameters
+    ----------
+    projector : Projector
+        Of the scan.
+    sinogram : Tensor
+        (angles, bins).
+    noise_std : float, optional
+        Of every line integral, if it is known.
+    truth : Tensor, optional
+        (size, size), for scores only.
+
+    Raises
+    ------
+    ValueError
+        If the sinogram does not fit the projector, or the noise is not positive.
+
+    Examples
+    --------
+    >>> from lapwing.studies.tomography import ParallelBeam, projector
+    >>> A = projector(ParallelBeam.spread(3, 4), 4)
+    >>> Scan(A, [[0.0] * 7] * 3, noise_std=0.1).size
+    4
+    """
 
     projector: Projector
     sinogram: Any  # (angles, bins)
@@ -46,6 +70,29 @@ class Scan:
 def simulate(image: Any, projector: Projector, *, noise: float = 0.05, seed: int = 0) -> Scan:
     """A scan of a known image with white noise, whose standard deviation is `noise` times the mean of |A x|.
 
+    Parameters
+    ----------
+    image : Tensor or array
+        The truth, (size, size).
+    projector : Projector
+        Of the scan.
+    noise : float
+        Share of the mean line integral.
+    seed : int
+        Of all random numbers.
+
+    Returns
+    -------
+    Scan
+        With its truth.
+
+    Raises
+    ------
+    ValueError
+        If the noise is not positive, or the image is zero or of another size.
+
+    Examples
+    --------
     >>> import torch
     >>> from lapwing.studies.tomography import ParallelBeam, projector
     >>> scan = simulate(torch.ones(4, 4), projector(ParallelBeam.spread(3, 4), 4), noise=0.1)

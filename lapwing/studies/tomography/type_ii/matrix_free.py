@@ -9,7 +9,7 @@ import torch
 from torch import Generator, Tensor
 
 from lapwing.linalg.operators import Diagonal, LinearOperator
-from lapwing.linalg.solvers import CG, Nystrom
+from lapwing.linalg.solvers import ConjugateGradients, Nystrom
 from lapwing.runtime.progress import Report, reporter
 from lapwing.studies.tomography.filter_prior import FilterPrior, distances
 from lapwing.studies.tomography.linear import Linearised
@@ -32,6 +32,35 @@ class MatrixFree:
     Every step solves with Σ_yy for the targets and for `probes` columns of random signs, the same at every step, each
     from its last solution; a Nyström preconditioner of `rank` is made anew every `refresh` steps. Adam's step length is
     halved every third of the steps.
+
+    Parameters
+    ----------
+    steps : int
+        Of Adam.
+    learning_rate : float
+        Of Adam, in log hyperparameters.
+    probes : int
+        Columns of random signs.
+    rank : int
+        Of the preconditioner.
+    refresh : int
+        Steps between preconditioners.
+    rtol : float
+        Relative residual of solves.
+    max_cg_steps : int
+        Of a solve.
+    seed : int
+        Of all random numbers.
+
+    Raises
+    ------
+    ValueError
+        If a number of steps or probes is below one, or the rank is negative.
+
+    Examples
+    --------
+    >>> MatrixFree(steps=10).probes
+    8
     """
 
     steps: int = 30
@@ -87,7 +116,7 @@ def system(linear: Linearised, prior: FilterPrior, noise_variance: float) -> tup
 
 
 def gradient(
-    linear: Linearised, parameters: Parameters, vector: Tensor, probes: Probes, solver: CG, *,
+    linear: Linearised, parameters: Parameters, vector: Tensor, probes: Probes, solver: ConjugateGradients, *,
     evidence_at: EvidenceAt = "mode", start: Tensor | None = None,
 ) -> Gradient:  # fmt: skip
     """∂ log evidence / ∂ hyperparameters: ½ vᵀ ∂Σ v with Σ v = t, less ½ E[(Σ⁻¹ s)ᵀ ∂Σ s] over random signs s.
@@ -164,7 +193,7 @@ def matrix_free(
             preconditioner = Nystrom.of(
                 gram, rank=min(how.rank, len(linear.targets)), shift=float(noise), generator=generator
             )
-        solver = CG(how.rtol, how.max_cg_steps, preconditioner)
+        solver = ConjugateGradients(how.rtol, how.max_cg_steps, preconditioner)
         found = gradient(linear, parameters, vector, probes, solver, evidence_at=evidence_at, start=start)
         start, cg_steps, residual = found.solutions, cg_steps + found.cg_steps, found.residual
         total = found.value + _hyper_gradient(hyperprior, parameters, vector)

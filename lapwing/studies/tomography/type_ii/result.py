@@ -31,7 +31,32 @@ class Setting:
 @final
 @dataclass(frozen=True, eq=False)
 class TypeII:
-    """The hyperparameters found, the way there, and what is to be said about them."""
+    """The hyperparameters found, the way there, and what is to be said about them.
+
+    Parameters
+    ----------
+    prior : FilterPrior
+        Variances and lengthscales.
+    noise_std : float
+        Of a line integral.
+    trace : tuple of Setting
+        The way there.
+    method : str
+        How they were found.
+    evaluations : int
+        Of the evidence or its gradient.
+    converged : bool
+        Whether the search ended by itself.
+    notes : tuple of str
+        What is to be said about them.
+
+    Examples
+    --------
+    >>> from lapwing.studies.tomography import FilterPrior, UNet
+    >>> from lapwing.studies.tomography.filter_prior import blocks_of
+    >>> TypeII(FilterPrior.start(blocks_of(UNet((4, 4), (2,)))), 0.1, (), "exact", 12, True).converged
+    True
+    """
 
     prior: FilterPrior
     noise_std: float
