@@ -1,4 +1,4 @@
-"""Figures of the README are those of the committed results."""
+"""Figures of the README, and of the page on several networks, are those of the committed results."""
 
 import json
 import sys
@@ -88,3 +88,26 @@ def test_resnet20():
     assert noise["temperature scaling"] < noise["lapwing"]
     scaled = f"temperature scaling: {test['temperature scaling']:.3f} / **{noise['temperature scaling']:.3f}**"
     assert f"| {scaled} | {test['lapwing']:.3f} / {noise['lapwing']:.3f} |" in row_of("ResNet-20")
+
+
+@pytest.mark.parametrize(
+    ("told", "method"),
+    [
+        ("one network, validated", "one, validated"),
+        ("five averaged", "five"),
+        ("five, temperature scaling", "five, temperature"),
+        ("mixture of three, validated", "mixture of three, validated"),
+        ("mixture of five", "mixture of five"),
+        ("mixture of five, validated", "mixture of five, validated"),
+    ],
+)
+def test_several_networks(told, method):
+    page = (ROOT / "docs" / "how_to" / "several_networks.md").read_text()
+    cells = []
+    for case in ("digits 200", "mnist 200", "mnist 1000"):
+        found = [line["result"][method] for line in results("several_networks") if line["cell"].startswith(f"{case},")]
+        assert len(found) == 5, case
+        keys = ("nll", "nll_turned", "auroc_letters_mutual_information")
+        nll, rotated, letters = (np.mean([one[key] for one in found]) for key in keys)
+        cells.append(f"{nll:.3f} / {rotated:.2f} / {letters:.3f}")
+    assert f"| {told} | {' | '.join(cells)} |\n" in page
