@@ -251,7 +251,9 @@ def _regression(record: Record, evaluation: Evaluation) -> Verdict:
     worse = _worse_than_constant(mean, targets)
     if worse:
         level, headline = "poor", f"{headline}, but predictions are worse than a constant"
-    advice = _advice(level, 1 / ratio if ratio < 1 else ratio, width.value < 1, 200 * error)
+        advice = "Find out why before you use any of it."
+    else:
+        advice = _advice(level, 1 / ratio if ratio < 1 else ratio, width.value < 1, 200 * error)
     tails = scores.normal_scores(ours, targets)
     return Verdict(level, headline, (says, *worse, *_why(ours, z, std, tails), *_compared(evaluation, ours)), advice)
 
