@@ -207,7 +207,10 @@ def test_the_gallery_shows_the_picture_of_every_example_with_its_code(path):
     assert (DOCS / "images" / f"{path.stem}.png").is_file()
     shown = (DOCS / "gallery.md").read_text()
     assert f"`{name_of(path)}`\n\n![" in shown
-    assert f"](images/{path.stem}.png)\n\n```{{literalinclude}} ../{name_of(path)}\n" in shown
+    lines = path.read_text().splitlines()
+    code = 1 + next(place for place, line in enumerate(lines) if line.startswith(("import ", "from ")))
+    included = f"```{{literalinclude}} ../{name_of(path)}\n:language: python\n:lines: {code}-\n"
+    assert f"](images/{path.stem}.png)\n\n{included}" in shown
 
 
 # public names

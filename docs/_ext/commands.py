@@ -1,5 +1,6 @@
 """The commands of the command line with their arguments and options, read from the program itself."""
 
+import re
 from typing import Any
 
 import typer
@@ -36,7 +37,9 @@ def row(one: Any) -> str:
     """A line of the table: how it is written, what it means, and what holds without it."""
     written = f"`{one.metavar if one.param_type_name == 'argument' else ', '.join(one.opts)}`"
     shown = one.show_default if isinstance(one.show_default, str) else default(one)
-    return f"| {written} | {' '.join((one.help or '').split()).replace('|', chr(92) + '|')} | {shown} |"
+    meaning = " ".join((one.help or "").split()).replace("|", "\\|")
+    options = re.sub(r"(--[a-z-]+)", r"`\1`", meaning)  # as they are typed
+    return f"| {written} | {options} | {shown} |"
 
 
 def default(one: Any) -> str:
