@@ -67,7 +67,7 @@ def coverage(runs: Runs) -> Html:
 def errors(evaluation: Evaluation) -> Html:
     """Standardised errors beside the standard normal density."""
     ours, targets = scores.main(evaluation), np.asarray(evaluation.targets)
-    z, (mean, std) = scores.normal_scores(ours, targets), scores.spread(ours)
+    z = scores.normal_scores(ours, targets)
     edges = np.linspace(-4, 4, 33)
     found = np.histogram(np.clip(z, -4, 4), edges)[0] / z.size
     expected = np.diff([NormalDist().cdf(float(edge)) for edge in edges])
@@ -75,7 +75,7 @@ def errors(evaluation: Evaluation) -> Html:
     frame = Frame(Axis("standardised error", -4, 4), y, 330)
     rows = tuple((number(edges[i]), tenths(found[i]), tenths(expected[i])) for i in range(len(found)))
     tips = [f"{number(edges[i])} to {number(edges[i + 1])}: {row[1]}, expected {row[2]}" for i, row in enumerate(rows)]
-    middle, width = (edges[1:] + edges[:-1]) / 2, scores.width_of((targets - mean) / std)
+    middle, width = (edges[1:] + edges[:-1]) / 2, scores.width_of(z)
     return figure(
         "Standardised errors", frame,
         [frame.bars(edges, found, 0, tips), frame.line(middle, expected, 1, markers=False)],

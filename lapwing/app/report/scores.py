@@ -79,7 +79,7 @@ def _of_regression(one: Predictions, targets: np.ndarray) -> dict[str, Measured]
         "RMSE": Measured(rmse, squares.standard_error / (2 * rmse) if rmse else 0.0),
         "coverage of 90 %": mean_of(inside(one, targets, 0.9).mean(1)),
         "mean std": mean_of(std.mean(1)),
-        "rms z": width_of((targets - mean) / std),
+        "rms z": width_of(normal_scores(one, targets)),
     }
 
 
@@ -99,8 +99,11 @@ def inside(one: Predictions, targets: np.ndarray, level: float) -> np.ndarray:  
 
 
 def normal_scores(one: Predictions, targets: np.ndarray) -> np.ndarray:  # (n, outputs)
-    """What would be errors in standard deviations, were the predicted distributions Gaussian."""
-    return np.asarray(ndtri(np.clip(cumulative(one, targets), FARTHEST, 1 - FARTHEST)))
+    """Errors in predicted standard deviations, or what they would be, were the predicted distributions Gaussian."""
+    if one.cdf is None:
+        mean, std = spread(one)
+        return np.asarray((targets - mean) / std)
+    return np.asarray(ndtri(np.clip(one.cdf, FARTHEST, 1 - FARTHEST)))
 
 
 def interval(one: Predictions) -> tuple[np.ndarray, np.ndarray, str]:

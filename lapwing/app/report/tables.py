@@ -34,7 +34,7 @@ ABOUT = {
     "RMSE": "root mean squared error, in units of the target",
     "coverage of 90 %": "share of targets inside their 90 % interval",
     "mean std": "mean predicted standard deviation",
-    "rms z": "root mean square of errors in predicted standard deviations: one is right",
+    "rms z": "root mean square of standardised errors: one is right",
 }
 
 

@@ -81,8 +81,7 @@ def _far_off(evaluation: Evaluation) -> str:
         sure = float(ours.probs.max(1).mean())
         how = "Overconfident" if off.value > 0 else "Underconfident"
         return f"{how} on {evaluation.name}: {_share(sure)} confident, {_share(sure - off.value)} correct"
-    mean, std = scores.spread(ours)
-    width = scores.width_of((targets - mean) / std)
+    width = scores.width_of(scores.normal_scores(ours, targets))
     if abs(width.value - 1) <= max(2 * width.standard_error, SERIOUS):
         return ""
     return f"On {evaluation.name} errors are {_times(width)} times as large as predicted"
@@ -231,7 +230,7 @@ def _regression(record: Record, evaluation: Evaluation) -> Verdict:
     if targets is None:
         raise ValueError(f"{record.name}: no targets")
     mean, std = scores.spread(ours)
-    z = (targets - mean) / std
+    z = scores.normal_scores(ours, targets)
     width, inside = scores.width_of(z), float(scores.inside(ours, targets, 0.9).mean())
     ratio = max(width.value, 1e-9)
     off, error = abs(1 / ratio - 1) if ratio < 1 else 1 - 1 / ratio, width.standard_error / ratio**2
@@ -239,7 +238,9 @@ def _regression(record: Record, evaluation: Evaluation) -> Verdict:
     count, expected = f"{inside * z.size:.0f} of {z.size:,} targets", f"{0.9 * z.size:.0f}"
     if abs(width.value - 1) <= 2 * width.standard_error and 2 * error > UNSURE:
         level = "none"
-        headline = f"Too few test points to tell: {count} fall inside their 90 % interval ({expected} expected)"
+        headline = (
+            f"Too few {_kind(evaluation)} points to tell: {count} fall inside their 90 % interval ({expected} expected)"
+        )
     elif abs(width.value - 1) <= 2 * width.standard_error or off < 0.01:
         level, headline = "good", f"Intervals have the right width, within {200 * error:.0f} %"
     else:
@@ -251,9 +252,10 @@ def _regression(record: Record, evaluation: Evaluation) -> Verdict:
     worse = _worse_than_constant(mean, targets)
     if worse:
         level, headline = "poor", f"{headline}, but predictions are worse than a constant"
-    advice = _advice(level, 1 / ratio if ratio < 1 else ratio, width.value < 1, 200 * error)
-    tails = scores.normal_scores(ours, targets)
-    return Verdict(level, headline, (says, *worse, *_why(ours, z, std, tails), *_compared(evaluation, ours)), advice)
+        advice = "Find out why before you use any of it."
+    else:
+        advice = _advice(level, 1 / ratio if ratio < 1 else ratio, width.value < 1, 200 * error)
+    return Verdict(level, headline, (says, *worse, *_why(ours, z, std), *_compared(evaluation, ours)), advice)
 
 
 def _advice(level: Level, factor: float, wide: bool, error: float) -> str:
@@ -274,14 +276,14 @@ def _worse_than_constant(mean: np.ndarray, targets: np.ndarray) -> list[str]:
     return [f"{says}Is the network trained, were its weights loaded, are inputs scaled as in training?"]
 
 
-def _why(ours: Predictions, z: np.ndarray, std: np.ndarray, tails: np.ndarray) -> list[str]:
+def _why(ours: Predictions, z: np.ndarray, std: np.ndarray) -> list[str]:
     """What the standardised errors give away."""
     found, flat = [], z.reshape(-1)
     bias, error = float(flat.mean()), float(flat.std()) / math.sqrt(len(flat))
     if abs(bias) > max(3 * error, 0.1):
         side = "below" if bias > 0 else "above"
         found.append(f"Predictions are {side} the targets by {abs(bias):.2f} standard deviations on average.")
-    far = int((np.abs(tails) > 4).sum())
+    far = int((np.abs(flat) > 4).sum())
     if far > 1 + 3 * 6.3e-5 * len(flat):
         found.append(f"{far} targets lie where only one in 16,000 should: tails heavier than predicted.")
     found += _where(z, std)

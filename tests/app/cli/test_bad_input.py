@@ -243,7 +243,8 @@ def test_a_network_without_its_weights_is_said(lapwing, stranger, tmp_path):
     np.savez(stranger / "far.npz", x=rng.normal(size=(40, 3)), y=100 + rng.normal(size=40))
     run = ("fit", "model.py:regression", "far.npz", "--test", "far.npz", "--prior", "isotropic", "--quiet")
     words = lapwing(*run, "--out", tmp_path / "run").stdout
-    assert "the network predicts worse than a constant" in words
+    assert "predictions are worse than a constant" in words
+    assert "Recommendation: Find out why" in words
     assert "weights: as model.py:regression made them (no --weights were given)" in words
     assert "prior: isotropic, one precision (as asked)" in words
 

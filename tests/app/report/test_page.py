@@ -11,6 +11,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 from lapwing.app import records, report
 from lapwing.app.report.markup import h, png
@@ -417,6 +418,11 @@ def test_a_table_shows_what_matters_and_its_own_distribution():
     inside = (ours.lower_90 < test.targets) & (test.targets < ours.upper_90)
     assert ours.metrics["coverage of 90 %"].value == pytest.approx(inside.mean())
     assert ours.metrics["NLL"].value == pytest.approx(-ours.log_density.mean())
+    z = norm.ppf(ours.cdf)
+    assert ours.metrics["rms z"].value == pytest.approx(np.sqrt((z**2).mean()))
+    assert (
+        ours.metrics["rms z"].standard_error < 0.025
+    )  # that of normal numbers, 1 / sqrt(4,000), and not of heavy tails
     gaussian = (np.abs(test.targets - ours.mean) < 1.6448536 * ours.std).mean()
     assert abs(gaussian - inside.mean()) > 0.005
     assert f"{100 * inside.mean():.1f} % of 2,000 test targets are inside their 90 % interval" in text
