@@ -175,9 +175,12 @@ def _before(evaluation: Evaluation, ours: Predictions, off: Measured) -> list[st
     if plain is None or plain.probs is None or evaluation.targets is None:
         return []
     before = gap(plain.probs, evaluation.targets)
+    if before.value < -2 * before.standard_error and abs(off.value) < abs(before.value) - EQUAL:
+        says = f"{ALONE[plain.method]} is underconfident by {_points(before.value)}; "
+        return [f"{says}{ours.method} brings this to {_points(off.value)}."]
     if before.value < -2 * before.standard_error:
         says = f"{ALONE[plain.method]} is underconfident already, by {_points(before.value)}: "
-        return [f"{says}a posterior can only lower its confidence, a temperature below 1 would raise it."]
+        return [f"{says}a temperature below 1 would raise its confidence."]
     if before.value > 2 * before.standard_error and abs(off.value) < before.value:
         says = f"{ALONE[plain.method]} is overconfident by {_points(before.value)}; "
         return [f"{says}{ours.method} brings this to {_points(off.value)}."]

@@ -300,6 +300,9 @@ def test_the_verdict_says_what_the_raw_network_was_like():
     assert "The raw network is overconfident by 8." in reasons(lapwing=0.0, MAP=0.08)
     assert "underconfident already, by 7." in reasons(lapwing=-0.08, MAP=-0.08)
     assert "The raw network: the same NLL" in reasons(lapwing=-0.08, MAP=-0.08)
+    assert re.search(
+        r"raw network is underconfident by 7\.\d points; lapwing brings this to 0\.\d", reasons(lapwing=0.0, MAP=-0.08)
+    )
     assert "The raw network is" not in reasons(lapwing=0.0, MAP=0.0)
     assert "The raw network: better (NLL −0.0" in reasons(lapwing=0.08, MAP=0.0)
     assert "The raw network: worse (NLL +0.0" in reasons(lapwing=0.0, MAP=0.08)
