@@ -105,27 +105,6 @@ def several(cells: dict[str, Any]) -> str:
     )  # fmt: skip
 
 
-def last_layers(cells: dict[str, Any]) -> str:
-    """Means over the seeds of each set."""
-    rows = []
-    names = dict.fromkeys(cell["arguments"]["name"] for cell in cells.values() if "rows" not in cell["arguments"])
-    for name in names:
-        found = [cell["result"] for key, cell in cells.items() if key.startswith(name) and not key.endswith("a part")]
-        for method in (one for one in _methods(found) if one != "candidates"):
-            known = _of(found, method)
-            gaps = [one["nll"] - rival["nll"] for one, rival in zip(known, _of(found, "temperature"), strict=True)]
-            rows.append([
-                f"{name} ({len(found)} seeds)", method, _with_error([one["nll"] for one in known], ""), _with_error(gaps, "+"),
-                _mean(known, "accuracy", 4), _mean(known, "ece", 4),
-                *(_mean(known, f"auroc_{other}_{score}") for other in ("letters", "other") for score in SCORES[:3]),
-                _mean(known, "seconds", 1), _mean(known, "predict_seconds", 1),
-            ])  # fmt: skip
-    return table(
-        ["data", "method", "NLL", "Δ to temperature", "accuracy", "ECE", "letters: entropy", "mutual information", "novelty",
-         "other set: entropy", "mutual information", "novelty", "seconds", "predicting 5,000"], rows,
-    )  # fmt: skip
-
-
 def _of(found: list[dict[str, Any]], method: str) -> list[dict[str, Any]]:
     return [one[method] for one in found]
 
@@ -204,11 +183,4 @@ Networks from several starts as one posterior, against the same networks average
 over the seeds, differences paired by seed, with standard errors over seeds. Seconds are not told: the machine had other work.
 
 {several(parts["several_networks"])}
-
-## Last layers over all training data
-
-LeNets on 59,000 images: the posterior of the last layer from all of them (`benchmarks/bench_last_layer.py`). The other set is Fashion-MNIST for
-MNIST, and MNIST for Fashion-MNIST. Seconds are those of fitting or tuning, on a machine that had other work.
-
-{last_layers(parts["last_layer"])}
 """
