@@ -42,7 +42,13 @@ class LastLayer:
         few = next(iter(features.inputs))[:TRIED]
         try:
             rows = found._of(found.before.outputs(few)).dense()
-        except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):  # it does something else with what it is given
+        except (
+            AttributeError,
+            IndexError,
+            RuntimeError,
+            TypeError,
+            ValueError,
+        ):  # it does something else with what it is given
             return None
         expected = features.rows(0, len(few) * features.outputs)
         same = rows.shape == expected.shape and bool((rows - expected).norm() <= SAME * expected.norm())
