@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from lapwing.network.data_spec import NO_TARGETS, UNUSED_WEIGHTS, Batch, DataSpe
 from lapwing.network.input_tree import InputTree, Sample, leaves, nested, outline, tensors_in
 
 BATCH_SIZE = 128
+_RANDOM_STATES = threading.RLock()  # held by whoever puts the global random states back
 
 
 @final
@@ -167,14 +169,18 @@ def check_finite_batch(inputs: Sample, targets: Tensor | None, *, number: int) -
 
 @contextmanager
 def untouched_random_state() -> Iterator[None]:
-    """Whatever runs inside leaves the global random states of torch, NumPy and Python as they were."""
-    states = random.getstate(), np.random.get_state()  # noqa: NPY002
-    try:
-        with torch.random.fork_rng():
-            yield
-    finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])  # noqa: NPY002
+    """Whatever runs inside leaves the global random states of torch, NumPy and Python as they were.
+
+    One thread at a time: another would take the state inside for the one to come back to.
+    """
+    with _RANDOM_STATES:
+        states = random.getstate(), np.random.get_state()  # noqa: NPY002
+        try:
+            with torch.random.fork_rng():
+                yield
+        finally:
+            random.setstate(states[0])
+            np.random.set_state(states[1])  # noqa: NPY002
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from lapwing.studies.tomography import (
     simulate,
 )
 
-SMALL = Settings(channels=(4, 5), skips=(2,), steps=150, learning_rate=1e-2, tv_weight=1e-3)
+SMALL = Settings(channels=(4, 5), skips=(2,), steps=300, learning_rate=1e-2, tv_weight=1e-3)
 
 
 def phantom(size: int) -> torch.Tensor:
