@@ -81,12 +81,14 @@ def test_ridge(size):
 
 
 def test_resnet20():
-    (found,) = [line["result"] for line in results("resnet20") if line["cell"].startswith("all weights")]
+    (found,) = [line["result"] for line in results("resnet20") if line["cell"] == "all weights, n = 300, averaged"]
     test, noise = (
         {name: found[part][name]["nll"] for name in ("lapwing", "temperature scaling")} for part in ("test", "noise")
     )
-    assert noise["temperature scaling"] < noise["lapwing"]
-    scaled = f"temperature scaling: {test['temperature scaling']:.3f} / **{noise['temperature scaling']:.3f}**"
+    for part in ("test", "noise"):  # neither is bold: the paired difference is within two standard errors
+        ours = found[part]["lapwing"]
+        assert abs(ours["nll_over_temperature_scaling"]) < 2 * ours["standard_error"]
+    scaled = f"temperature scaling: {test['temperature scaling']:.3f} / {noise['temperature scaling']:.3f}"
     assert f"| {scaled} | {test['lapwing']:.3f} / {noise['lapwing']:.3f} |" in row_of("ResNet-20")
 
 
