@@ -36,7 +36,7 @@ class Elbo:
 
     Parameters
     ----------
-    log_likelihood : Estimate
+    log_likelihood : lapwing.Estimate
         Σ E log p(y | f), from draws.
     divergence : float
         KL(q | prior), exact.
