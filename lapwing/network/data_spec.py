@@ -25,8 +25,8 @@ class DataSpec:
 
     `weights` are one number per datum: its likelihood counts to the power of that. `mask` is true where a target
     counts, one per datum or one per target; it may be an input of the network too, as an attention mask is. `inputs`
-    are a key or several; left out, everything that is neither targets nor weights. Such data go wherever data are
-    taken.
+    are a key or several; left out, everything that is neither targets nor weights. Every
+    function that takes data takes a `DataSpec`.
 
     Parameters
     ----------

@@ -140,15 +140,18 @@ class Loss:
         diagonal = self.likelihood.hessian_diagonal(outputs, self.weights, self.targets)
         return 1 + self.features.column_squares(diagonal.reshape(-1))
 
+    def _data_hessian(self, outputs: Tensor) -> Tensor:  # (p, p)
+        """ΦᵀBΦ, by pairs of outputs where these share their features and the likelihood knows how."""
+        features = self.features
+        if isinstance(features, PerOutput):
+            shared = self.likelihood.shared_hessian(features.inner, outputs, self.weights)
+            if shared is not None:
+                return features.by_column(features.by_column(shared).mT)
+        return gram(self.root(outputs))
+
     def factor(self, outputs: Tensor) -> Tensor:  # (p, p)
         """The Cholesky factor of the Hessian; a FloatingPointError where round-off has made it indefinite."""
-        matrix = None
-        if isinstance(self.features, PerOutput):
-            matrix = self.likelihood.shared_hessian(self.features.inner, outputs, self.weights)
-        if matrix is not None and isinstance(self.features, PerOutput):
-            matrix = self.features.by_column(self.features.by_column(matrix).mT)
-        if matrix is None:
-            matrix = gram(self.root(outputs))
+        matrix = self._data_hessian(outputs)
         matrix.diagonal().add_(1)
         factor, failed = torch.linalg.cholesky_ex(matrix)
         if int(failed):
