@@ -47,7 +47,7 @@ import numpy as np
 from scipy.stats import norm
 
 SMALL = ("yacht", "boston", "energy", "concrete", "wine")
-LARGE = ("protein", "kin8nm", "power", "naval")
+LARGE = ("kin8nm", "power", "naval", "protein")
 MORE = ("servo", "diabetes", "ozone", "body", "sacramento", "cars")
 FEW = [0, 1, 2]
 REST = [3, 4, 5, 6, 7, 8, 9]
@@ -71,6 +71,8 @@ def chosen() -> list[Chosen]:
         *((data, "gp", FEW, True) for data in SMALL[:4]),
         *((data, "ridge", TEN, False) for data in MORE),
         ("servo", "gp", TEN, False),
+        *((data, method, TEN, False) for method, data in product(("mlp", "boosting"), MORE)),
+        *((data, method, FEW, False) for method, data in product(("ridge", "boosting"), LARGE)),
     ]
 
 
@@ -79,8 +81,6 @@ def to_come() -> list[Chosen]:
     return [
         *((data, "lapwing", [split], False) for split, data in product(FEW, LARGE)),
         *((data, "gp", TEN, False) for data in MORE[1:]),
-        *((data, method, TEN, False) for method, data in product(("mlp", "boosting"), MORE)),
-        *((data, method, FEW, False) for data, method in product(LARGE, ("ridge", "boosting"))),
         *(("wine", "gp", [split], False) for split in TEN),
         *((data, "lapwing, one", splits, False) for data, splits in product(SMALL, PARTS)),
         ("wine", "gp", FEW, True),
