@@ -46,10 +46,10 @@ def page(parts: dict[str, Cells]) -> str:
         for name, cell in parts.get(part, {}).items()
         if not name.endswith("a part")
     ]
-    sets = _columns(cell for cell in cells if not cell["arguments"].get("gap"))
+    sets = columns_of(cell for cell in cells if not cell["arguments"].get("gap"))
     standard = {data: columns for data, columns in sets.items() if data not in MORE}
     more = {data: columns for data, columns in sets.items() if data in MORE}
-    gap = _columns(cell for cell in cells if cell["arguments"].get("gap"))
+    gap = columns_of(cell for cell in cells if cell["arguments"].get("gap"))
     text = f"""
 ## Tables without a network
 
@@ -69,8 +69,10 @@ number; that trees profit from this is likely, and not shown. {_tally(standard)}
 
 Tables of scikit-learn and of R packages, fixed before the first score, on random splits: four fifths of the rows to train on, the others to
 test on. Intervals of `lapwing` hold {_coverage(more, "coverage_50")} at 50 % and {_coverage(more, "coverage_90")} at 90 %. {_tally(more)}
-The table lost is diabetes, and the marginal likelihood knows why: on training rows alone, networks with one hidden unit have more of it than those
-with the fifty that are the default. Its target is nearly linear in its columns, and fifty units fit noise: `hidden_units=3` is the remedy there.
+The table lost is diabetes, whose target is nearly linear in its columns: networks with fifty hidden units fit noise there, and the marginal likelihood
+could have said so. With a fifth of the training rows of splits 0 to 2 held out, it is −1,565 for fifty units, −1,546 for three and −1,540 for one, and the NLL
+of the rows held out 5.47, 5.40 and 5.41, where ridge has 5.41. The default does not choose the number of units; `hidden_units=3` is worth a try where a linear
+model is good already.
 
 {_verdicts(more)}
 {_of_sets(more)}"""
@@ -84,7 +86,7 @@ One feature sorted, its middle third held out, for each of the first three featu
     return text
 
 
-def _columns(cells: Iterable[dict[str, Any]]) -> dict[str, list[Column]]:
+def columns_of(cells: Iterable[dict[str, Any]]) -> dict[str, list[Column]]:
     """By set; cells of one method are put together."""
     found: dict[str, dict[str, Column]] = {}
     for cell in cells:
@@ -101,7 +103,7 @@ def _coverage(sets: dict[str, list[Column]], score: str) -> str:
     return f"{100 * np.mean(each):.0f} %"
 
 
-def _compared(columns: list[Column]) -> dict[str, list[str]]:
+def compared(columns: list[Column]) -> dict[str, list[str]]:
     """Which of the rivals on a set are behind, level or ahead."""
     own = next((column for column in columns if column.method == OWN), None)
     named: dict[str, list[str]] = {"behind": [], "level": [], "ahead": []}
@@ -118,7 +120,7 @@ def _verdicts(sets: dict[str, list[Column]]) -> str:
     """For each set, which of the rivals are behind, level or ahead."""
     lines = ["| set | behind `lapwing` | level | ahead |", "| --- | --- | --- | --- |"]
     for data, columns in sets.items():
-        named = _compared(columns)
+        named = compared(columns)
         if any(named.values()):
             lines.append(f"| {data} | " + " | ".join(", ".join(names) or "–" for names in named.values()) + " |")
     return "\n".join(lines) + "\n"
@@ -126,9 +128,9 @@ def _verdicts(sets: dict[str, list[Column]]) -> str:
 
 def _tally(sets: dict[str, list[Column]]) -> str:
     """On how many of the sets that have rivals none of them is ahead."""
-    compared = [named for named in map(_compared, sets.values()) if any(named.values())]
-    best = sum(not named["ahead"] for named in compared)
-    return f"No rival is ahead of `lapwing` on {best} of {len(compared)} sets."
+    known = [named for named in map(compared, sets.values()) if any(named.values())]
+    best = sum(not named["ahead"] for named in known)
+    return f"No rival is ahead of `lapwing` on {best} of {len(known)} sets."
 
 
 def _of_sets(sets: dict[str, list[Column]]) -> str:
