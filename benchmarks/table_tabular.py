@@ -60,7 +60,8 @@ the splits it names, and rows of different splits are not to be compared by it: 
 the splits that both have, with its standard error. Methods within two of them are level; with three splits that is a rough guide. Seconds are those of fit and prediction on one
 thread of a machine that others used too. Intervals of `lapwing` hold, on average over the sets, {_coverage(standard, "coverage_50")} at 50 %
 and {_coverage(standard, "coverage_90")} at 90 %. In wine, where boosting is ahead, 27 % of the test rows stand among the training rows too, number for
-number; that trees profit from this is likely, and not shown. {_tally(standard)}
+number, and trees remember these: with a fifth of the training rows of splits 0 and 1 held out, boosting has an NLL of 0.47 on rows that stand among the others
+and 1.09 on those that do not, `lapwing` 0.64 and 1.07. {_tally(standard)}
 
 {_verdicts(standard)}
 {_of_sets(standard)}"""
