@@ -234,8 +234,15 @@ class Nystrom:
 
 
 def _rescaled(x: Tensor, vectors: Tensor, factors: Tensor) -> Tensor:
-    """(I − V Vᵀ) x + V diag(factors) Vᵀ x."""
-    return x + vectors @ ((factors - 1)[:, None] * (x.mT @ vectors).mT)
+    """(I − V Vᵀ) x + V diag(factors) Vᵀ x.
+
+    The part outside of V is taken twice: once leaves round-off of x in it, which outweighs factors below the precision
+    of the arithmetic, and makes a product that should be positive negative.
+    """
+    inside = vectors.mT @ x
+    outside = x - vectors @ inside
+    outside = outside - vectors @ (vectors.mT @ outside)
+    return outside + vectors @ (factors[:, None] * inside)
 
 
 def _norms(x: Tensor) -> Tensor:

@@ -323,3 +323,15 @@ def test_wrong_subspaces_are_refused():
         Deflation(VECTORS, SPECTRUM, 0.0)
     with pytest.raises(ValueError, match=r"expected \(n, rank\) and \(rank,\)"):
         Deflation(VECTORS, SPECTRUM[:-1], SHIFT)
+
+
+@pytest.mark.parametrize("size", [1e12, 1e18, 1e24])
+def test_a_preconditioner_stays_positive_where_its_factors_are_below_round_off(size):
+    """Columns inside V: ⟨x, P⁻¹x⟩ = Σ c² · shift / (values + shift), whatever round-off would make of (I − V Vᵀ) x."""
+    values = size * torch.linspace(1, 3, RANK, dtype=torch.float64)
+    inside = normal(RANK, COLUMNS, seed=4)
+    x = VECTORS[:, :RANK] @ inside
+    found = (x * Deflation(VECTORS[:, :RANK], values, 1.0).solve(x)).sum(0)
+    expected = (inside.square() / (values + 1)[:, None]).sum(0)
+    # what is left outside has the size of the round-off of a round-off, so its product with x has eps²
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=float(100 * torch.finfo(x.dtype).eps ** 2))

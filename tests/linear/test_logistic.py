@@ -2,6 +2,7 @@
 
 import pickle
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 import pandas as pd
@@ -669,8 +670,8 @@ def test_it_works_in_pipelines_searches_and_with_pandas():
     with pytest.raises(ValueError, match="feature names"):
         model.predict(frame.rename(columns={"a": "z"}))
     pipeline = make_pipeline(StandardScaler(), BayesianLogisticRegression())
-    grid = {"bayesianlogisticregression__prior_precision": [None, 1.0, 100.0]}
-    search = GridSearchCV(pipeline, grid, cv=3, scoring="neg_log_loss").fit(X, Y)
+    grid = {"bayesianlogisticregression__prior_precision": [None, 100.0]}
+    search = GridSearchCV(pipeline, grid, cv=2, scoring="neg_log_loss").fit(X, Y)
     assert search.best_score_ > -np.log(2)
     assert pipeline.fit(X, Y).predict_proba(X[:3]).shape == (3, 2)
 
@@ -705,14 +706,14 @@ def held_out_nll(model, x, y):
 
 
 def test_breast_cancer():
-    """Five folds, pooled: 0.081 nats against 0.074 of scikit-learn's default, a difference of 0.007 ± 0.003.
+    """Five folds, pooled: 0.081 nats against 0.074 of scikit-learn's default, a difference of 0.007 ± 0.003; here two.
 
     Its penalty of 1 happens to suit these data: even exact draws from the posterior (by Hamiltonian Monte Carlo, at
     the tuned precision or at 1) do not beat it on most splits. What is asked here is to stay close to it.
     """
     x, y = load_breast_cancer(return_X_y=True)
     losses = []
-    for train, test in StratifiedKFold(5, shuffle=True, random_state=0).split(x, y):
+    for train, test in islice(StratifiedKFold(5, shuffle=True, random_state=0).split(x, y), 2):
         scaler = StandardScaler().fit(x[train])
         inputs, new = scaler.transform(x[train]), scaler.transform(x[test])
         models = BayesianLogisticRegression().fit(inputs, y[train]), LogisticRegression().fit(inputs, y[train])
