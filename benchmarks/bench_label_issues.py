@@ -247,9 +247,9 @@ def table(name):
 PROBLEMS = {"digits": digits, "mnist": mnist, "resnet-20": cifar, "spam": table("spam"), "letter": table("letter")}
 CELLS = {
     f"{data}, {kind}, {rate:.0%}": {"data": data, "kind": kind, "rate": rate, "seeds": 3}
+    for rate in (0.1, 0.2, 0.05)
     for data in ("digits", "spam", "letter", "mnist")
     for kind in ("symmetric", "class-dependent")
-    for rate in (0.05, 0.1, 0.2)
 }
 CELLS |= {
     f"resnet-20, {kind}, 10%": {"data": "resnet-20", "kind": kind, "rate": 0.1, "seeds": 1}
