@@ -8,7 +8,6 @@ for the same reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -18,6 +17,7 @@ from torch.func import grad, vmap
 
 from lapwing.network.input_tree import Sample
 from lapwing.network.jacobian import Network
+from lapwing.network.jacobian.network import Weights
 from lapwing.network.jacobian.products import quiet, rows_of_datum
 from lapwing.network.outputs import Output, View, chosen
 from lapwing.network.parameters import Select
@@ -78,9 +78,12 @@ class GradientSketch:
         return torch.cat([rows_of_datum(self.network, inputs[at : at + 1]) for at in range(len(inputs))])
 
     def _all_at_once(self, inputs: Tensor) -> Tensor:
-        of_one: Callable[..., Any] = grad(lambda weights, one: self.network(weights, one[None]).sum())
+        def combination(weights: Weights, one: Tensor) -> Tensor:  # ()
+            return self.network(weights, one[None]).sum()
+
+        of_all: Any = vmap(grad(combination), in_dims=(None, 0))
         with quiet():
-            found = vmap(of_one, in_dims=(None, 0))(self.network.chosen(), inputs)
+            found = of_all(self.network.chosen(), inputs)
         flat = torch.cat([found[name].reshape(len(inputs), -1) for name in self.network.layout.names], dim=1)
         return self.network.layout.gather(flat.mT).mT.detach()
 
