@@ -3,8 +3,8 @@
     python tools/prose.py README.md CHANGELOG.md docs lapwing examples
 
 Code and formulas are blanked, so that line numbers stay those of the page. `.proselint.json` says which checks are off:
-those of quotes and dots, which are typed straight here, and of accents in facade and resume. Of Python files docstrings,
-messages and comments are read, for words only.
+those of quotes and dots, which are typed straight here, and of accents in facade and resume. Of Python files strings
+and comments are read, for words only.
 """
 
 from __future__ import annotations
