@@ -281,7 +281,7 @@ def _words(record: Record) -> list[str]:
         for one in evaluation.predictions:
             if one.metrics:
                 shown = ", ".join(f"{name} {value.value:.4g}" for name, value in one.metrics.items())
-                lines.append(f"  {evaluation.name}, {report.told(one.method)}: {shown}")
+                lines.append(f"  {evaluation.name}, {report.in_words(one.method)}: {shown}")
     return lines
 
 

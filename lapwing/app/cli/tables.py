@@ -404,8 +404,8 @@ def evaluated(run: Saved, source: str, ood: str | None) -> records.Record:
     rows = run.rows(source, needs_target=True)
     found = [evaluation(Path(source).name, run.estimator, rows, judged=True)]
     if ood is not None:
-        foreign = run.rows(ood, needs_target=False)
-        found.append(evaluation(f"{Path(ood).name} (out of distribution)", run.estimator, foreign, judged=False))
+        unfamiliar = run.rows(ood, needs_target=False)
+        found.append(evaluation(f"{Path(ood).name} (out of distribution)", run.estimator, unfamiliar, judged=False))
     sizes = {**before.data.sizes, "test": len(rows)}
     renewed = dataclasses.replace(before, evaluations=tuple(found), data=dataclasses.replace(before.data, sizes=sizes))
     scored = report.scored(renewed)
