@@ -132,7 +132,9 @@ def over_normal(function, mean: float, variance: float) -> float:
     return scipy.integrate.quad(lambda f: function(f) * density(f), *ends, epsabs=1e-12, epsrel=1e-11, limit=500)[0]
 
 
-@pytest.mark.parametrize("name", ["unit noise", "one label", "counts", "varied counts", "positive", "successes", "levels", "own"])
+@pytest.mark.parametrize(
+    "name", ["unit noise", "one label", "counts", "varied counts", "positive", "successes", "levels", "own"]
+)
 @pytest.mark.parametrize("scale", [0.01, 1.0, 9.0])
 def test_expectations_of_one_output_are_those_of_quadrature(name, scale):
     of, mean, targets = CASES[name]

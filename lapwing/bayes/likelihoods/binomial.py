@@ -141,4 +141,3 @@ class Binomial(Likelihood):
         """The least number of successes at which a condition is met."""
         most = torch.as_tensor(self.trials).double().expand(torch.broadcast_shapes(outputs.shape, std.shape))
         return least_count(reached, most)
-

@@ -29,8 +29,13 @@ class Poisson(Likelihood):
     −log p is convex in the outputs, so B is its Hessian, the rate. A log exposure is added to the outputs, inside the
     network. Predictions have a log-normal rate: its mean is known in closed form, densities by quadrature.
 
-    With `rates` targets may be numbers between the counts, such as counts per exposure that are weighted by it.
+    Parameters
+    ----------
+    rates : bool
+        Whether targets may be numbers between the counts, such as counts per exposure that are weighted by it.
 
+    Examples
+    --------
     >>> Poisson().log_prob(torch.zeros(2).double(), torch.tensor([0.0, 1.0])).exp()
     tensor(0.1353, dtype=torch.float64)
     """
