@@ -13,8 +13,7 @@ from torch import Tensor
 from lapwing.bayes.evidence import Moments
 from lapwing.bayes.fits import bound
 from lapwing.bayes.fits.bound import ALL, Ascent, ContrastRows, Data, Expected
-from lapwing.bayes.fits.columns import Given, Reduced, per_contrast, reduced
-from lapwing.bayes.fits.designs import StoredDesign
+from lapwing.bayes.fits.designs import Given, Reduced, StoredDesign, per_contrast, reduced
 from lapwing.bayes.fits.loss import PerOutput, stored_numbers
 from lapwing.bayes.fits.newton import AS_NEEDED, NewtonSteps
 from lapwing.bayes.likelihoods import GaussianSurrogate
@@ -80,8 +79,13 @@ class BoundSearch:
         if self.steps.tol is not None:
             return self.steps.tol
         if self.rows.offset.shape[1] > 1:
-            return 1e-3
+            return 1e-3 * self._multiple
         return 1e-17 if self.is_cheap and self.model.point is None else 1e-6
+
+    @property
+    def _multiple(self) -> float:
+        """How many times more data there are than a search begins with: what points cannot tell grows with them."""
+        return max(1.0, len(self.rows.offset) / bound.FEW)
 
     @property
     def max_steps(self) -> int:
@@ -184,11 +188,11 @@ class BoundSearch:
         within = inside.reshape(-1, c, inside.shape[1])
         outside = prior @ prior.mT - within @ within.mT
 
-        known = [near]
+        known, rough = [near], ROUGH * self._multiple
 
         def at(precision: float) -> tuple[Tensor, Tensor]:
             nearest = min(known, key=lambda one: abs(one.at.log_precision - log(precision)))
-            known.append(bound.from_near(self.rows, nearest, log(precision), ROUGH, ROUGH_STEPS))
+            known.append(bound.from_near(self.rows, nearest, log(precision), rough, ROUGH_STEPS))
             found = known[-1].at
             solved = torch.linalg.solve_triangular(found.factor, inside.mT, upper=False)
             parts = solved.reshape(len(solved), -1, c)
