@@ -13,9 +13,8 @@ from torch.nn.functional import softplus
 
 from lapwing.bayes.likelihoods.expectation import Expectation, as_given, logistic, own_variances
 from lapwing.bayes.likelihoods.interface import Likelihood, check_one_each, check_positive, counted
-from lapwing.bayes.likelihoods.links import Link
 from lapwing.bayes.likelihoods.one_output import OverOutput, elementwise, least_count
-from lapwing.bayes.likelihoods.spread import Spread
+from lapwing.bayes.likelihoods.spread import Link, Spread
 
 
 @final

@@ -12,8 +12,7 @@ from torch.nn.functional import softplus
 
 from lapwing.bayes.likelihoods.expectation import Expectation, as_given, logistic, own_variances
 from lapwing.bayes.likelihoods.interface import Likelihood, check_one_each, counted
-from lapwing.bayes.likelihoods.links import Link
-from lapwing.bayes.likelihoods.spread import Spread
+from lapwing.bayes.likelihoods.spread import Link, Spread
 
 FAR = 1e4  # stands for the thresholds below the first level and above the last
 
