@@ -68,7 +68,7 @@ class BayesianLogisticRegression(ClassifierMixin, BaseEstimator):
     Parameters
     ----------
     prior_precision : float, optional
-        Precision of the coefficients. Tuned by the marginal likelihood if left out.
+        Precision of the coefficients. Tuned by the marginal likelihood by default.
     fit_intercept : bool
         Whether to fit an intercept.
     curvature : "expected" or "mode"
