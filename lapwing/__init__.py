@@ -18,6 +18,7 @@ from typing import Any
 
 _HOME = {
     "Bernoulli": "bayes.likelihoods",
+    "Binomial": "bayes.likelihoods",
     "CG": "bayes.methods",
     "Categorical": "bayes.likelihoods",
     "Diagonal": "bayes.methods",
@@ -26,6 +27,7 @@ _HOME = {
     "Estimate": "linalg.estimators",
     "Exact": "bayes.methods",
     "GPrior": "bayes.priors",
+    "Gamma": "bayes.likelihoods",
     "GammaHyperprior": "bayes.likelihoods",
     "Gaussian": "bayes.likelihoods",
     "Hessian": "bayes.methods",
@@ -38,6 +40,8 @@ _HOME = {
     "LinearModel": "bayes.linear_model",
     "LowRank": "bayes.methods",
     "Mixture": "bayes.mixtures",
+    "NegativeBinomial": "bayes.likelihoods",
+    "Ordinal": "bayes.likelihoods",
     "PerGroup": "bayes.priors",
     "Poisson": "bayes.likelihoods",
     "Posterior": "bayes.posterior",
