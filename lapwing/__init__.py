@@ -55,6 +55,7 @@ _HOME = {
     "likelihood": "bayes.likelihoods",
     "linearise": "network.linearisation",
     "load": "network.files",
+    "ood": "decisions.ood",
     "subnetwork": "network.subnetwork",
     "train_with_evidence": "families.evidence_training",
     "matrices_only": "network.parameters",
