@@ -34,8 +34,9 @@ CELLS: dict[str, dict[str, Any]] = {
     f"{function}, {method}, seed {seed}": {"function": function, "method": method, "seed": seed}
     for seed in range(SEEDS)
     for function in FUNCTIONS
-    for method in (METHODS if seed else (*METHODS, "vbll"))
+    for method in METHODS
 }
+CELLS |= {f"{function}, vbll, seed 0": {"function": function, "method": "vbll", "seed": 0} for function in FUNCTIONS}
 CELLS |= {
     f"step, {rows} evaluations, {method}": {"function": "hartmann", "method": method, "rows": rows}
     for rows in ROWS
