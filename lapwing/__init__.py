@@ -18,6 +18,7 @@ from typing import Any
 
 _HOME = {
     "Bernoulli": "bayes.likelihoods",
+    "BradleyTerry": "bayes.likelihoods",
     "CG": "bayes.methods",
     "Categorical": "bayes.likelihoods",
     "Diagonal": "bayes.methods",
@@ -38,6 +39,7 @@ _HOME = {
     "LowRank": "bayes.methods",
     "Mixture": "bayes.mixtures",
     "PerGroup": "bayes.priors",
+    "Pairs": "network.pairs",
     "Poisson": "bayes.likelihoods",
     "Posterior": "bayes.posterior",
     "Prediction": "bayes.predictive",
@@ -49,6 +51,7 @@ _HOME = {
     "likelihood": "bayes.likelihoods",
     "linearise": "network.linearisation",
     "load": "network.files",
+    "lora": "network.adapters",
     "subnetwork": "network.subnetwork",
     "train_with_evidence": "families.evidence_training",
     "matrices_only": "network.parameters",
@@ -58,7 +61,8 @@ __all__ = [*_HOME, "__version__"]
 __version__ = version("lapwing")
 
 
-_INTEGRATIONS = {"botorch": "integrations.botorch"}  # parts that need another library
+# parts that need another library
+_INTEGRATIONS = {"botorch": "integrations.botorch", "huggingface": "integrations.huggingface"}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,6 +1,7 @@
 """Likelihoods: what an observation says about the output it was made from."""
 
 from lapwing.bayes.likelihoods.bernoulli import Bernoulli
+from lapwing.bayes.likelihoods.bradley_terry import BradleyTerry
 from lapwing.bayes.likelihoods.categorical import Categorical, softmax_root
 from lapwing.bayes.likelihoods.expectation import Expectation
 from lapwing.bayes.likelihoods.gaussian import Gaussian
@@ -15,6 +16,7 @@ from lapwing.bayes.likelihoods.surrogate import GaussianSurrogate, PerDatum
 __all__ = [
     "NO_NOISE",
     "Bernoulli",
+    "BradleyTerry",
     "Categorical",
     "Expectation",
     "GammaHyperprior",

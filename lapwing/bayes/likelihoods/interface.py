@@ -363,9 +363,14 @@ class Likelihood(ABC):
 
 def restored(saved: dict[str, Any]) -> Likelihood:
     """The likelihood that `saved` described."""
-    kinds = {kind.__name__: kind for kind in Likelihood.__subclasses__()}
+    kinds = {kind.__name__: kind for kind in _derived(Likelihood)}
     values = dict(saved)
     return kinds[values.pop("name")].of_fields(values)
+
+
+def _derived(kind: type[Likelihood]) -> list[type[Likelihood]]:
+    """Every class that is derived from one."""
+    return [one for child in kind.__subclasses__() for one in (child, *_derived(child))]
 
 
 def counted(values: Tensor, weights: Tensor | None) -> Tensor:
