@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, final
 from benchmarks.about import TASKS
 
 if TYPE_CHECKING:
-    from benchmarks.ledger import Outcome
+    from benchmarks.outcomes import Outcome
     from benchmarks.tasks import Study
 
 Tell = Callable[[str, float | None], None]
@@ -100,27 +100,25 @@ def names(text: str | None) -> tuple[str, ...]:
 
 def bench(request: Request, folder: Path, tell: Tell, say: Callable[[str], None]) -> Finished:
     """Run what is left of a task, each outcome written as it comes; then the table, and plots if they can be made."""
-    from benchmarks import tables
-    from benchmarks.ledger import Ledger
+    from benchmarks import outcomes, tables
     from benchmarks.running import run_all
 
     chosen = study(request.task)
     cells, notes = chosen.cells(request.methods, request.data, request.seeds)
-    ledger = Ledger.at(folder)
-    known = {cell: found for cell, found in ledger.read().items() if not (request.retry and found.failed)}
+    known = {cell: found for cell, found in outcomes.read(folder).items() if not (request.retry and found.failed)}
     left = tables.left(known, cells)
     clock, done = time.perf_counter(), 0
     if left:
         tell(f"bench {chosen.name}, first {left[0]}", 0.0)
         say(f"{len(left)} cells to run, first {left[0]}")
-    for found in run_all(chosen.run, left, folder, processes=request.processes):
-        ledger.add(found)
+    for line in run_all(chosen.run, left, folder, processes=request.processes):
+        outcomes.add(folder, line)
         done += 1
         remaining = (time.perf_counter() - clock) / done * (len(left) - done)
         tell(f"bench {chosen.name}", done / len(left))
-        say(_line(chosen, found, done, len(left), remaining))
-    outcomes = [found for cell, found in ledger.read().items() if cell.task == chosen.name]
-    return _finished(chosen, outcomes, folder, len(cells), done, notes)
+        say(_line(chosen, outcomes.Outcome.of(line), done, len(left), remaining))
+    found = [one for cell, one in outcomes.read(folder).items() if cell.task == chosen.name]
+    return _finished(chosen, found, folder, len(cells), done, notes)
 
 
 def _finished(

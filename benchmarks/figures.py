@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.ledger import Outcome
+from benchmarks.outcomes import Outcome
 from benchmarks.tables import Entry, best, entries
 from benchmarks.tasks.study import Study
 

@@ -1,55 +1,54 @@
-"""Run the cells of a benchmark: in this process or in several, each outcome reported as it comes."""
+"""Run the cells of a task: in this process or in several that go from cell to cell, each line reported as it comes."""
 
 from __future__ import annotations
 
 import os
-import platform
-import time
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from importlib.metadata import version
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, final
 
-from benchmarks.ledger import Cell, Outcome
+from benchmarks.harness import Line
+from benchmarks.outcomes import Cell, Outcome, line
 from lapwing.runtime.processes import fresh_processes
 
 Run = Callable[[Cell, Path], dict[str, float]]  # the scores of a cell; the folder is for what cells share
 EXPECTED = (ValueError, ArithmeticError, RuntimeError, MemoryError)  # how a method fails; anything else is a bug
 
 
+def finished(run: Run, cell: Cell, folder: Path) -> Line:
+    """The line of a cell: its scores, or the reason why its method failed; one that diverges does not stop others."""
+    return line(cell, lambda: outcome(run, cell, folder))
+
+
 def outcome(run: Run, cell: Cell, folder: Path) -> Outcome:
-    """The scores of a cell, or the reason why its method failed: one that diverges does not stop the others."""
+    """The scores of a cell, or the reason why there are none."""
     import torch
 
-    began = time.perf_counter()
-    about = {
-        "lapwing": version("lapwing"), "torch": torch.__version__, "python": platform.python_version(),
-        "threads": torch.get_num_threads(), "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-    }  # fmt: skip
+    threads = torch.get_num_threads()
     try:
-        found = Outcome(cell, run(cell, folder))
+        return Outcome(cell, run(cell, folder), threads=threads)
     except EXPECTED as error:
-        found = Outcome(cell, reason=f"{type(error).__name__}: {' '.join(str(error).split())}"[:600])
+        return Outcome(cell, reason=f"{type(error).__name__}: {' '.join(str(error).split())}"[:600], threads=threads)
     except FileNotFoundError:
         raise
     except Exception as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
-        found = Outcome(cell, reason=f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})")
-    return replace(found, seconds=time.perf_counter() - began, about=about)
+        reason = f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
+        return Outcome(cell, reason=reason, threads=threads)
 
 
-def run_all(run: Run, cells: list[Cell], folder: Path, *, processes: int = 1) -> Iterator[Outcome]:
-    """Outcomes as they come; with several processes, one that dies takes only its own cell with it.
+def run_all(run: Run, cells: list[Cell], folder: Path, *, processes: int = 1) -> Iterator[Line]:
+    """Lines as they come; with several processes, one that dies takes only its own cell with it.
 
     `run` must then be a function that a new process can import.
     """
     if processes < 1:
         raise ValueError(f"processes is {processes}, expected at least one")
     if processes == 1 or len(cells) < 2:
-        yield from (outcome(run, cell, folder) for cell in cells)
+        yield from (finished(run, cell, folder) for cell in cells)
         return
     left, workers = cells[::-1], []
     threads = max(1, (os.cpu_count() or 1) // processes)
@@ -98,7 +97,7 @@ class _Worker:
         self.cell = cell
         self.pipe.send(cell)
 
-    def take(self) -> Outcome:
+    def take(self) -> Line:
         """What came of its cell; a process that died failed."""
         assert self.cell is not None
         try:
@@ -106,7 +105,8 @@ class _Worker:
         except (EOFError, ConnectionError):
             self.process.join()
             code = self.process.exitcode
-            return Outcome(self.cell, reason=f"its process died with exit code {code}: out of memory, or killed?")
+            died = Outcome(self.cell, reason=f"its process died with exit code {code}: out of memory, or killed?")
+            return line(self.cell, lambda: died)
         if isinstance(found, BaseException):
             raise found
         return found
@@ -126,7 +126,7 @@ def _serve(pipe: Connection, run: Run, folder: Path, threads: int) -> None:
         except (EOFError, KeyboardInterrupt):
             return
         try:
-            pipe.send(outcome(run, cell, folder))
+            pipe.send(finished(run, cell, folder))
         except FileNotFoundError as error:
             pipe.send(error)
         except KeyboardInterrupt:

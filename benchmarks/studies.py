@@ -13,8 +13,8 @@ from typing import Any
 
 from benchmarks import tables
 from benchmarks.driver import study
-from benchmarks.ledger import Cell, Ledger, Outcome
-from benchmarks.running import outcome
+from benchmarks.outcomes import Cell, Outcome, add, read
+from benchmarks.running import finished
 
 
 def measure(task: str, data: str, methods: list[str], seeds: list[int]) -> dict[str, Any]:
@@ -23,10 +23,9 @@ def measure(task: str, data: str, methods: list[str], seeds: list[int]) -> dict[
     cells, _ = chosen.cells(methods, [data], seeds)
     with tempfile.TemporaryDirectory() as fresh:
         folder = Path(kept or fresh)
-        ledger = Ledger.at(folder)
-        for cell in tables.left(ledger.read(), cells):
-            ledger.add(outcome(chosen.run, cell, folder))
-        found = ledger.read()
+        for cell in tables.left(read(folder), cells):
+            add(folder, finished(chosen.run, cell, folder))
+        found = read(folder)
     return {"outcomes": [_plain(found[cell]) for cell in cells]}
 
 
@@ -36,7 +35,7 @@ def outcomes(cells: dict[str, dict[str, Any]], task: str) -> list[Outcome]:
     for cell in cells.values():
         for one in cell["result"]["outcomes"]:
             place = Cell(task, cell["arguments"]["data"], one["method"], one["seed"])
-            found[place] = Outcome(place, one["scores"], one["reason"], one["seconds"])
+            found[place] = Outcome(place, one["scores"], one["reason"], seconds=one["seconds"])
     return list(found.values())
 
 

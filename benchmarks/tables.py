@@ -10,7 +10,7 @@ from typing import final
 
 import torch
 
-from benchmarks.ledger import Cell, Outcome
+from benchmarks.outcomes import Cell, Outcome
 from benchmarks.tasks.study import Study
 from lapwing import metrics
 

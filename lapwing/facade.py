@@ -11,11 +11,11 @@ from torch import nn
 from lapwing.bayes.fits import Curvature
 from lapwing.bayes.inference import infer
 from lapwing.bayes.likelihoods import Likelihood
+from lapwing.bayes.long_runs import Shard
 from lapwing.bayes.methods import Method
 from lapwing.bayes.mixtures import Mixture, Turn, fitted
 from lapwing.bayes.posterior import Posterior
 from lapwing.bayes.priors import Prior
-from lapwing.bayes.sharing import Shard
 from lapwing.network.linearisation import linearise
 from lapwing.network.outputs import Output
 from lapwing.network.parameters import Select

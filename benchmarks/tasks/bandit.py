@@ -17,8 +17,8 @@ from torch import Generator, Tensor, nn
 
 from benchmarks.about import TASKS
 from benchmarks.data import breast_cancer, digits
-from benchmarks.ledger import Cell
 from benchmarks.networks import mlp
+from benchmarks.outcomes import Cell
 from benchmarks.tasks.study import Study
 from lapwing.bayes.likelihoods import Gaussian
 from lapwing.facade import fit

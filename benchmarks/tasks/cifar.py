@@ -19,8 +19,8 @@ from benchmarks.classifiers import METHODS as ALL
 from benchmarks.classifiers import Problem
 from benchmarks.corruptions import corrupt
 from benchmarks.data import cifar10, fashion_mnist
-from benchmarks.ledger import Cell
 from benchmarks.networks import resnet20, trained_resnet20
+from benchmarks.outcomes import Cell
 from benchmarks.tasks.study import Study
 from lapwing import metrics
 from lapwing.families.networks import Predictive

@@ -22,7 +22,7 @@ from torch.nn.functional import avg_pool2d
 from benchmarks import networks
 from benchmarks.about import TASKS
 from benchmarks.data import Task, mnist
-from benchmarks.ledger import Cell
+from benchmarks.outcomes import Cell
 from benchmarks.regressors import falling
 from benchmarks.tasks.study import Study, shared_weights
 from lapwing import metrics

@@ -18,8 +18,8 @@ from benchmarks.about import TASKS
 from benchmarks.classifiers import METHODS, Pair, Problem
 from benchmarks.corruptions import rotate
 from benchmarks.data import Task, fashion_mnist, mnist, notmnist
-from benchmarks.ledger import Cell
 from benchmarks.networks import lenet
+from benchmarks.outcomes import Cell
 from benchmarks.scores import of_classes, of_foreign
 from benchmarks.tasks import cifar
 from benchmarks.tasks.study import Study, shared_weights

@@ -17,8 +17,8 @@ import torch
 from torch import Generator, nn
 
 from benchmarks.about import TASKS
-from benchmarks.ledger import Cell
 from benchmarks.networks import mlp
+from benchmarks.outcomes import Cell
 from benchmarks.tasks.study import Study
 from lapwing.bayes.likelihoods import Gaussian
 from lapwing.bayes.methods import KFAC, Diagonal, Exact, Krylov

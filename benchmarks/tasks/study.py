@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from benchmarks.ledger import Cell
+from benchmarks.outcomes import Cell
 from benchmarks.running import Run
 from lapwing.bayes.diagnostics import Diagnostics
 

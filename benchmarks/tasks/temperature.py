@@ -19,8 +19,8 @@ from torch import Generator, Tensor
 
 from benchmarks.about import TASKS
 from benchmarks.data import digits, mnist
-from benchmarks.ledger import Cell
 from benchmarks.networks import Wide, seeded
+from benchmarks.outcomes import Cell
 from benchmarks.regressors import falling
 from benchmarks.tasks.study import Study, numbers
 from lapwing.bayes.likelihoods import Categorical

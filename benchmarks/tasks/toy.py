@@ -17,8 +17,8 @@ from safetensors.torch import load_file, save_file
 from torch import Generator, Tensor, nn
 
 from benchmarks.about import TASKS
-from benchmarks.ledger import Cell
 from benchmarks.networks import mlp
+from benchmarks.outcomes import Cell
 from benchmarks.regressors import Pair, best_of, falling
 from benchmarks.scores import of_numbers
 from benchmarks.tasks.study import Study, numbers, shared_weights

@@ -15,8 +15,8 @@ from torch import nn
 
 from benchmarks.about import TASKS
 from benchmarks.data import UCI, uci, uci_splits
-from benchmarks.ledger import Cell
 from benchmarks.networks import mlp
+from benchmarks.outcomes import Cell
 from benchmarks.regressors import METHODS, Pair, Problem, fitted, problem, untrained
 from benchmarks.scores import of_numbers
 from benchmarks.tasks.study import Study, numbers, shared_weights

@@ -11,15 +11,14 @@ from typing import Any
 from lapwing.bayes.evidence import ByEvidence, OnHeldOut, Tuning
 from lapwing.bayes.fits import Curvature, interpolation
 from lapwing.bayes.fits.bound_search import obstacle
-from lapwing.bayes.journals import journal_of
 from lapwing.bayes.linear_model import LinearModel, network_residual_rms
+from lapwing.bayes.long_runs import Shard, journal_of, shared
 from lapwing.bayes.methods.choosing import check_fits, choose, preflight
 from lapwing.bayes.methods.interface import Method, Run
 from lapwing.bayes.noise import Noise
 from lapwing.bayes.posterior import DataLedger, FeatureMap, Posterior
 from lapwing.bayes.posterior.held_out import no_wider_than_training_allows, tuned_until_known
 from lapwing.bayes.priors import Alternatives, GPrior, Isotropic, Prior, resolve
-from lapwing.bayes.sharing import Shard, shared
 from lapwing.runtime.memory import within
 from lapwing.runtime.progress import Report, reporter
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from lapwing.bayes.evidence import At, ByFixedPoint, Precisions, Problem, Tuning, mackay_update
-from lapwing.bayes.evidence.indefinite import Indefinite
+from lapwing.bayes.evidence.tuning import Indefinite
 from lapwing.bayes.inference import infer
 from lapwing.bayes.likelihoods import GaussianSurrogate, Likelihood
 from lapwing.bayes.linear_model import LinearisationPoint, LinearModel, Observed

@@ -20,12 +20,11 @@ from lapwing.network.groups import weight_groups
 from lapwing.network.hessian import DenseCurvatures
 from lapwing.network.input_tree import nested, required
 from lapwing.network.jacobian import Jacobian, Network, ProductPlan, prepared
+from lapwing.network.jacobian.jacobian import InMainMemory
 from lapwing.network.kfac import FoundStructure, Structures, root_of
 from lapwing.network.kfac.factors import Sharing
 from lapwing.network.kfac.roots import Root, per_place, scaled
 from lapwing.network.last_layer import LastLayer
-from lapwing.network.main_memory import InMainMemory
-from lapwing.network.observations import observe
 from lapwing.network.outputs import Output, View
 from lapwing.network.parameters import Select, fingerprint
 from lapwing.runtime.devices import map_tensors
@@ -158,7 +157,8 @@ def _observed(network: Network, batches: Batches, likelihood: Likelihood) -> tup
     if likelihood.exclusive_classes:
         check_logits(found)
     counts = [part for part in weights if part is not None]
-    return found, observe(batches.inputs, found, given, torch.cat(counts) if counts else None, likelihood)
+    arranged = likelihood.arranged(found, given, torch.cat(counts) if counts else None)
+    return found, Observed(batches.inputs, *arranged)
 
 
 def _joined(parts: list[Tensor], what: str = "outputs") -> Tensor:

@@ -10,11 +10,11 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from benchmarks import driver, scores, tables
+from benchmarks import driver, harness, outcomes, scores, tables
 from benchmarks.__main__ import app
 from benchmarks.about import TASKS
-from benchmarks.ledger import Cell, Ledger, Outcome
-from benchmarks.running import outcome, run_all
+from benchmarks.outcomes import Cell, Outcome
+from benchmarks.running import finished, run_all
 from benchmarks.tasks import STUDIES, bandit
 from benchmarks.tasks.study import Study
 from lapwing import metrics
@@ -85,57 +85,71 @@ class TestCells:
             assert one.higher <= set(one.scores)
 
 
-class TestLedger:
+class TestLines:
     CELL = Cell("made-up", "one", "map", 0)
 
+    def keep(self, folder, cell, **found):
+        outcomes.add(folder, outcomes.line(cell, lambda: Outcome(cell, **found)))
+
     def test_outcomes_come_back(self, tmp_path):
-        ledger = Ledger.at(tmp_path / "new" / "folder")
-        first = Outcome(self.CELL, {"nll": 1.25, "joint_nll": math.nan}, seconds=2.0, about={"threads": 1})
-        second = Outcome(replace(self.CELL, seed=1), reason="it diverged", seconds=1.0)
-        ledger.add(first)
-        ledger.add(second)
-        found = ledger.read()
+        folder, other = tmp_path / "new" / "folder", replace(self.CELL, seed=1)
+        self.keep(folder, self.CELL, scores={"nll": 1.25, "joint_nll": math.nan}, threads=3)
+        self.keep(folder, other, reason="it diverged")
+        found = outcomes.read(folder)
         assert found[self.CELL].scores["nll"] == 1.25
         assert math.isnan(found[self.CELL].scores["joint_nll"])
-        assert found[self.CELL].about == {"threads": 1}
-        assert found[second.cell].failed
-        assert [json.loads(line)["status"] for line in lines(ledger.path)] == ["done", "failed"]
+        assert found[self.CELL].threads == 3
+        assert not found[self.CELL].failed
+        assert found[other].failed
+
+    def test_they_are_lines_of_the_harness(self, tmp_path):
+        self.keep(tmp_path, self.CELL, scores={"nll": 1.25})
+        script = harness.line("bench_made_up.py", "one", {"size": 3}, lambda size: {"squared": size**2})
+        (line,) = harness.read(tmp_path / "results.jsonl").values()
+        assert line.keys() == script.keys()
+        assert line["arguments"] == {"task": "made-up", "data": "one", "method": "map", "seed": 0}
+        assert line["command"] == "python -m benchmarks made-up --data one --methods map --seeds 0"
+        assert script["result"] == {"squared": 9}
 
     def test_the_last_outcome_of_a_cell_counts(self, tmp_path):
-        ledger = Ledger.at(tmp_path)
-        ledger.add(Outcome(self.CELL, reason="no"))
-        ledger.add(Outcome(self.CELL, {"nll": 3.0}))
-        assert ledger.read()[self.CELL].scores == {"nll": 3.0}
+        other = replace(self.CELL, seed=1)
+        self.keep(tmp_path, self.CELL, reason="no")
+        self.keep(tmp_path, other, scores={"nll": 2.0})
+        self.keep(tmp_path, self.CELL, scores={"nll": 3.0})
+        found = outcomes.read(tmp_path)
+        assert list(found) == [self.CELL, other]  # in its old place
+        assert found[self.CELL].scores == {"nll": 3.0}
+        assert len(lines(tmp_path / "results.jsonl")) == 2
 
     @pytest.mark.parametrize(
-        "junk", [b'{"format": 1, "task": "made-up", "da', b"not json\n", b'{"format": 1}\n', b"\n"]
+        "junk", [b'{"cell": "made-up", "argu', b"not json\n", b'{"format": 1}\n', b"\n", b"[1]\n", b"\xff\n"]
     )
     def test_half_a_line_is_taken_away(self, tmp_path, junk):
-        ledger = Ledger.at(tmp_path)
-        ledger.add(Outcome(self.CELL, {"nll": 3.0}))
-        good = ledger.path.read_bytes()
-        ledger.path.write_bytes(good + junk)
-        assert Ledger.at(tmp_path).read().keys() == {self.CELL}
-        assert ledger.path.read_bytes() == good
-        ledger.add(Outcome(replace(self.CELL, seed=1), {"nll": 4.0}))
-        assert len(Ledger.at(tmp_path).read()) == 2
+        path = tmp_path / "results.jsonl"
+        self.keep(tmp_path, self.CELL, scores={"nll": 3.0})
+        good = path.read_bytes()
+        path.write_bytes(good + junk)
+        assert outcomes.read(tmp_path).keys() == {self.CELL}
+        self.keep(tmp_path, replace(self.CELL, seed=1), scores={"nll": 4.0})
+        assert path.read_bytes().startswith(good)
+        assert len(lines(path)) == len(outcomes.read(tmp_path)) == 2
 
     def test_a_full_disk_keeps_what_is_there(self, tmp_path, monkeypatch):
-        ledger = Ledger.at(tmp_path)
-        ledger.add(Outcome(self.CELL, {"nll": 3.0}))
-        before, real = ledger.path.read_bytes(), os.write
+        path = tmp_path / "results.jsonl"
+        self.keep(tmp_path, self.CELL, scores={"nll": 3.0})
+        before, real = path.read_bytes(), os.write
         monkeypatch.setattr(os, "write", lambda handle, data: real(handle, data[:10]))
         with pytest.raises(OSError, match="the 1 finished cells are kept; make room"):
-            ledger.add(Outcome(replace(self.CELL, seed=1), {"nll": 4.0}))
-        assert ledger.path.read_bytes() == before
+            self.keep(tmp_path, replace(self.CELL, seed=1), scores={"nll": 4.0})
+        assert path.read_bytes() == before
 
 
 class TestRunning:
     def test_a_method_that_diverges_is_recorded(self, tmp_path):
-        found = outcome(quick, Cell("made-up", "one", "diverges", 1), tmp_path)
-        assert found.reason == "ArithmeticError: the loss became nan at step 3"
-        assert found.seconds >= 0
-        assert {"lapwing", "torch", "python", "threads", "finished"} == set(found.about)
+        line = finished(quick, Cell("made-up", "one", "diverges", 1), tmp_path)
+        assert line["result"]["reason"] == "ArithmeticError: the loss became nan at step 3"
+        assert line["result"]["threads"] == torch.get_num_threads()
+        assert line["seconds"] >= 0
 
     def test_missing_data_stop_everything(self, tmp_path):
         def missing(cell, folder):
@@ -147,7 +161,7 @@ class TestRunning:
     def test_several_processes_and_one_that_dies(self, tmp_path):
         """A process that dies takes its own cell with it and no other."""
         cells = [Cell("made-up", "one", method, 0) for method in ("dies", "map", "slow")]
-        found = {one.cell: one for one in run_all(quick, cells, tmp_path, processes=2)}
+        found = {one.cell: one for one in map(Outcome.of, run_all(quick, cells, tmp_path, processes=2))}
         assert found.keys() == set(cells)
         for cell, one in found.items():
             assert one.failed == (cell.method == "dies")
@@ -167,18 +181,18 @@ class TestBench:
         return found, said
 
     def test_it_goes_on_where_it_stopped(self, tmp_path, study, monkeypatch):
-        real = Ledger.add
+        real = outcomes.add
 
-        def interrupted(ledger, one):
-            if len(ledger.read()) == 5:
+        def interrupted(folder, line):
+            if len(outcomes.read(folder)) == 5:
                 raise KeyboardInterrupt
-            real(ledger, one)
+            real(folder, line)
 
-        monkeypatch.setattr(Ledger, "add", interrupted)
+        monkeypatch.setattr(outcomes, "add", interrupted)
         with pytest.raises(KeyboardInterrupt):
             self.run(tmp_path)
         assert len(lines(tmp_path / "results.jsonl")) == 5
-        monkeypatch.setattr(Ledger, "add", real)
+        monkeypatch.setattr(outcomes, "add", real)
         found, said = self.run(tmp_path)
         assert (found.done, found.before, found.failed) == (8, 5, 2)
         assert said[0].startswith("8 cells to run, first ")  # before the first is done, which may take long

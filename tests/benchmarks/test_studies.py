@@ -5,8 +5,8 @@ import torch
 
 from benchmarks.classifiers import Problem
 from benchmarks.corruptions import corrupt
-from benchmarks.ledger import Cell
 from benchmarks.networks import batchnorm_cnn
+from benchmarks.outcomes import Cell
 from benchmarks.tasks import cifar, scaling
 from lapwing import metrics
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from benchmarks.ledger import Cell
 from benchmarks.networks import Wide, seeded
+from benchmarks.outcomes import Cell
 from benchmarks.tasks import STUDIES, temperature
 
 

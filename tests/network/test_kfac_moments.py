@@ -5,8 +5,7 @@ import torch
 from torch import nn
 
 from lapwing.network.jacobian import Network
-from lapwing.network.kfac.layers import KnownLayer, find
-from lapwing.network.kfac.moments import in_strips, second_moment
+from lapwing.network.kfac.layers import KnownLayer, find, in_strips, second_moment
 from lapwing.network.kfac.tape import record
 from lapwing.network.layers.recorder import Use
 from tests.network.networks import normal

@@ -68,7 +68,7 @@ def test_a_run_stopped_before_any_of_its_files_goes_on_to_the_same_bits(kind, tm
         folder = tmp_path / str(writes)
         with monkeypatch.context() as patched:
             patched.setattr(
-                "lapwing.network.jacobian.planning._chunk", lambda *_: 4
+                "lapwing.network.jacobian.jacobian._chunk", lambda *_: 4
             )  # which a probe may decide otherwise
             stopped_after(writes, patched)
             with pytest.raises(Stop):

@@ -1,4 +1,9 @@
-"""How precisions are found that a prior and a likelihood leave free: by evidence, or later on held-out data."""
+"""How precisions are found that a prior and a likelihood leave free: by evidence, or later on held-out data.
+
+A curvature with negative eigenvalues, a true Hessian, allows only precisions above what makes it positive. Its evidence
+has no largest value: it grows without bound towards the precision at which the determinant of the posterior's precision
+is zero. What can be meant is the first maximum below a stiff prior.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +11,14 @@ import warnings
 from dataclasses import dataclass, replace
 from typing import Protocol, final
 
+import numpy as np
+import scipy.optimize
 import torch
+from torch import Tensor
 
-from lapwing.bayes.evidence import indefinite
 from lapwing.bayes.evidence.objective import NoMode, Precisions, Problem
-from lapwing.bayes.evidence.search import Optimum, mackay, maximise, scan
+from lapwing.bayes.evidence.search import Optimum, at_ratio, at_ratios, mackay, maximise, objectives, scan
+from lapwing.bayes.priors import DiagonalPrior
 
 
 class Tuning(Protocol):
@@ -45,7 +53,7 @@ class ByEvidence:
         if problem.is_fixed:
             return Optimum(given, 0, True)
         if problem.positive_from > 0:
-            return indefinite.tuned(problem, given, by_evidence=True)
+            return tuned(problem, given, by_evidence=True)
         try:
             return self._maximum(problem, given)
         except NoMode as failure:
@@ -82,7 +90,7 @@ class ByFixedPoint:
         if problem.is_fixed:
             return Optimum(given, 0, True)
         if problem.positive_from > 0:
-            given = indefinite.tuned(problem, given, by_evidence=True).at
+            given = tuned(problem, given, by_evidence=True).at
         return mackay(problem, scan(problem, given) if problem.positive_from == 0 else given, tolerance=self.tolerance)
 
 
@@ -113,10 +121,10 @@ class OnHeldOut:
     def optimum(self, problem: Problem, given: Precisions) -> Optimum:
         """The middle of the range, or where a noise is to be found too the maximum of the evidence."""
         if problem.tune_noise and problem.positive_from > 0:
-            return indefinite.tuned(problem, given, by_evidence=False)
+            return tuned(problem, given, by_evidence=False)
         if problem.tune_noise:
             return ByEvidence().optimum(problem, given)
-        middle = max(problem.middle, indefinite.STIFFER * problem.positive_from, 1e-300)
+        middle = max(problem.middle, STIFFER * problem.positive_from, 1e-300)
         prior = torch.where(problem.free_prior(given), middle, given.prior)
         return Optimum(Precisions(prior, given.noise), 0, True)
 
@@ -129,3 +137,79 @@ def above_floor(problem: Problem, at: Precisions) -> Precisions:
     return Precisions(
         at.prior, at.noise.clamp_max(float(finite.min()) / (problem.lowest_noise_ratio * problem.largest))
     )
+
+
+STIFFER = 10.0  # than a Hessian with negative eigenvalues needs at least: where held-out tuning begins
+INSTEAD = "train the network on, or use Exact(), whose Gauss-Newton matrix is never negative"
+
+
+class Indefinite(ValueError):
+    """A curvature that is the inverse of no covariance under a prior."""
+
+
+def min_stiffening(k: Tensor) -> float:
+    """How many times as stiff a prior must be for M + λD to be positive; 0 where any prior is, and M alone."""
+    return max(0.0, -float(k.min())) if len(k) else 0.0
+
+
+def check_positive(k: Tensor, prior: DiagonalPrior) -> None:
+    """Refuse a Hessian that is the inverse of no covariance under this prior."""
+    times = min_stiffening(k)
+    if times < 1 - 1e-9:
+        return
+    if len(prior.precision) == 1:
+        needed = times * float(prior.precision)
+        said = f"its smallest eigenvalue is {-needed:.4g} in units of the prior's scale, and the prior adds only "
+        said += f"{float(prior.precision):.4g}: give a precision above {needed:.4g}"
+    else:
+        said = f"its smallest eigenvalue is {-times:.4g} in units of the prior: give precisions more than {times:.4g} "
+        said += "times as large"
+    raise Indefinite(f"the Hessian is not positive definite: {said}, {INSTEAD}")
+
+
+def tuned(problem: Problem, start: Precisions, by_evidence: bool) -> Optimum:
+    """The maximum from above; where there is none, a start for held-out tuning."""
+    found = from_above(problem, start) if len(start.prior) == 1 else None
+    if found is not None:
+        return found
+    if not by_evidence:
+        enough = torch.tensor(STIFFER * problem.positive_from, dtype=torch.float64)
+        return Optimum(at_ratio(problem, start, enough), 0, True)
+    why = "the evidence only grows as the precision falls towards that"
+    if len(start.prior) > 1:
+        why = "several precisions cannot be found by an evidence that grows without bound towards that"
+    times = " times the noise precision" if problem.tune_noise else ""
+    lowest = f"{problem.positive_from:.4g}{times}"
+    raise ValueError(
+        f"the Hessian is not positive definite: its smallest eigenvalue is -{lowest} in units of the prior's "
+        f"scale, and {why}. Give a prior with a precision above {lowest}, pass validation=, {INSTEAD}"
+    )
+
+
+def from_above(problem: Problem, at: Precisions, points: int = 73) -> Optimum | None:
+    """The first maximum below a stiff prior, all groups tied; None where the evidence only grows."""
+    high = np.log(max(1e5 * problem.largest, 1e3 * problem.positive_from))
+    logs = np.linspace(high, np.log(1.001 * problem.positive_from), points)
+
+    def settings(x: np.ndarray) -> Precisions:
+        return at_ratios(problem, at, torch.from_numpy(np.exp(x)))
+
+    best = first_peak(objectives(problem, settings(logs)).numpy())
+    if best is None:
+        return None
+    found = scipy.optimize.minimize_scalar(
+        lambda x: -float(objectives(problem, settings(np.array([x])))), bounds=(logs[best + 1], logs[best - 1]),
+        method="bounded", options={"xatol": 1e-9},
+    )  # fmt: skip
+    top = settings(np.array([found.x]))
+    return Optimum(Precisions(top.prior[0], top.noise[0]), int(found.nfev), bool(found.success))
+
+
+def first_peak(values: np.ndarray) -> int | None:
+    """The place of the first value that is above the one before and not below the one after it, never an end.
+
+    So of values that are equal it is the first, even where they rise again; a NaN counts as below what precedes it.
+    """
+    higher = np.diff(values) > 0
+    peaks = (higher[:-1] & ~higher[1:]).nonzero()[0]
+    return int(peaks[0]) + 1 if len(peaks) else None

@@ -13,8 +13,7 @@ from torch import Tensor
 from lapwing.bayes.evidence import Moments
 from lapwing.bayes.fits import bound
 from lapwing.bayes.fits.bound import ALL, Ascent, ContrastRows, Data, Expected
-from lapwing.bayes.fits.columns import Given, Reduced, per_contrast, reduced
-from lapwing.bayes.fits.designs import StoredDesign
+from lapwing.bayes.fits.designs import Given, Reduced, StoredDesign, per_contrast, reduced
 from lapwing.bayes.fits.loss import PerOutput, stored_numbers
 from lapwing.bayes.fits.newton import AS_NEEDED, NewtonSteps
 from lapwing.bayes.likelihoods import GaussianSurrogate

@@ -20,8 +20,7 @@ from lapwing.bayes.evidence import Moments, Optimum, Precisions, Problem
 from lapwing.bayes.fits import bound
 from lapwing.bayes.fits.bound import Ascent
 from lapwing.bayes.fits.bound_search import BoundSearch, contrast_rows, is_alone, stored_features
-from lapwing.bayes.fits.columns import Given, Reduced
-from lapwing.bayes.fits.designs import StoredDesign
+from lapwing.bayes.fits.designs import Given, Reduced, StoredDesign
 from lapwing.bayes.fits.interface import Fit, NetworkWeights, Packed, Preconditioning, in_units_of, nothing_known
 from lapwing.bayes.fits.newton import AS_NEEDED, NewtonSteps
 from lapwing.bayes.likelihoods import GaussianSurrogate

@@ -9,11 +9,9 @@ import torch
 from torch import Tensor, distributions
 from torch.nn.functional import logsigmoid
 
-from lapwing.bayes.likelihoods import links
 from lapwing.bayes.likelihoods.expectation import Expectation, as_given, logistic, own_variances
 from lapwing.bayes.likelihoods.interface import Likelihood, check_one_each, counted
-from lapwing.bayes.likelihoods.links import Link
-from lapwing.bayes.likelihoods.spread import Spread
+from lapwing.bayes.likelihoods.spread import Link, Spread, binary_logits
 
 LINKED = 256  # labels of a datum whose covariances are kept
 
@@ -84,7 +82,7 @@ class Bernoulli(Likelihood):
 
     def predictive(self, link: Link, mean: Tensor, spread: Spread) -> distributions.Bernoulli:
         """The distribution of new labels, every one for itself."""
-        return distributions.Bernoulli(logits=links.binary_logits(link, mean, spread), validate_args=False)
+        return distributions.Bernoulli(logits=binary_logits(link, mean, spread), validate_args=False)
 
     def probabilities(self, link: Link, mean: Tensor, spread: Spread) -> Tensor:  # mean's shape
         """The predictive probability of every target being one."""

@@ -9,11 +9,9 @@ from typing import ClassVar, NoReturn
 import torch
 from torch import Tensor, distributions
 
-from lapwing.bayes.likelihoods import links
 from lapwing.bayes.likelihoods.expectation import Expectation, by_points, logistic
 from lapwing.bayes.likelihoods.interface import Likelihood, counted, refuse_shapes
-from lapwing.bayes.likelihoods.links import Link
-from lapwing.bayes.likelihoods.spread import Spread
+from lapwing.bayes.likelihoods.spread import Link, Spread, class_logits
 from lapwing.linalg.operators import BLOCK_ELEMENTS, LinearOperator, row_blocks
 
 
@@ -227,7 +225,7 @@ class Categorical(Likelihood):
     def predictive(self, link: Link, mean: Tensor, spread: Spread) -> distributions.Categorical:
         """The distribution of new labels."""
         flat = mean.reshape(-1, mean.shape[-1])
-        logits = links.class_logits(link, flat, spread.reshaped(tuple(flat.shape))).reshape(mean.shape)
+        logits = class_logits(link, flat, spread.reshaped(tuple(flat.shape))).reshape(mean.shape)
         return distributions.Categorical(logits=logits, validate_args=False)
 
     def probabilities(self, link: Link, mean: Tensor, spread: Spread) -> Tensor:  # mean's shape

@@ -14,8 +14,7 @@ from torch.distributions import MultivariateNormal, Normal
 from lapwing.bayes.likelihoods.expectation import Expectation, as_given, own_variances
 from lapwing.bayes.likelihoods.hyperprior import GammaHyperprior
 from lapwing.bayes.likelihoods.interface import Likelihood, check_sizes, counted, refuse_shapes, same_sizes
-from lapwing.bayes.likelihoods.links import Link
-from lapwing.bayes.likelihoods.spread import Spread
+from lapwing.bayes.likelihoods.spread import Link, Spread
 from lapwing.bayes.likelihoods.surrogate import GaussianSurrogate
 from lapwing.linalg.operators import Diagonal, LinearOperator, Product, as_tensor
 

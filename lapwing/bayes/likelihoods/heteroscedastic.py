@@ -13,8 +13,7 @@ from torch.distributions import Categorical, MixtureSameFamily, Normal
 from lapwing.bayes.likelihoods import quadrature
 from lapwing.bayes.likelihoods.expectation import Expectation
 from lapwing.bayes.likelihoods.interface import Likelihood, counted
-from lapwing.bayes.likelihoods.links import Link
-from lapwing.bayes.likelihoods.spread import Spread
+from lapwing.bayes.likelihoods.spread import Link, Spread
 
 POINTS = 401
 FEW, REACH = 16, 9.0  # components that are averaged over one by one, each so many standard deviations far

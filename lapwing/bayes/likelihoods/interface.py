@@ -12,8 +12,7 @@ from torch.distributions import Distribution
 
 from lapwing.bayes.likelihoods.expectation import Expectation, as_given, by_quadrature, own_variances
 from lapwing.bayes.likelihoods.hyperprior import GammaHyperprior
-from lapwing.bayes.likelihoods.links import Link
-from lapwing.bayes.likelihoods.spread import Spread
+from lapwing.bayes.likelihoods.spread import Link, Spread
 from lapwing.bayes.likelihoods.surrogate import GaussianSurrogate, PerDatum
 from lapwing.linalg.operators import LinearOperator
 

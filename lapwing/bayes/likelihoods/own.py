@@ -14,8 +14,7 @@ from torch.distributions import Distribution, constraints
 from lapwing.bayes.likelihoods import quadrature
 from lapwing.bayes.likelihoods.expectation import Expectation, as_given, by_points, by_quadrature, own_variances
 from lapwing.bayes.likelihoods.interface import Likelihood, counted
-from lapwing.bayes.likelihoods.links import Link
-from lapwing.bayes.likelihoods.spread import Spread
+from lapwing.bayes.likelihoods.spread import Link, Spread
 
 INDEFINITE = 1e-6  # of the largest curvature of a datum: what round-off may leave below zero
 

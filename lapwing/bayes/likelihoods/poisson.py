@@ -14,8 +14,7 @@ from torch.distributions import Distribution, constraints
 from lapwing.bayes.likelihoods import quadrature
 from lapwing.bayes.likelihoods.expectation import Expectation, as_given, own_variances
 from lapwing.bayes.likelihoods.interface import Likelihood, check_one_each, counted
-from lapwing.bayes.likelihoods.links import Link
-from lapwing.bayes.likelihoods.spread import Spread
+from lapwing.bayes.likelihoods.spread import Link, Spread
 
 SUMMED = 256  # counts below are summed one by one, those above are smooth enough for an integral
 LARGE = 1e7  # counts times the variance of their log rate, beyond which they are as spread as the rate

@@ -17,9 +17,9 @@ from torch import Tensor
 from lapwing.bayes.diagnostics import Diagnostics
 from lapwing.bayes.evidence import EvidenceParts, Optimum, Precisions, Problem, Tuning
 from lapwing.bayes.fits import Curvature, Fit, Packed
-from lapwing.bayes.journals import kept_prior
 from lapwing.bayes.likelihoods import Likelihood, Spread
 from lapwing.bayes.linear_model import LinearisationPoint, LinearModel
+from lapwing.bayes.long_runs import kept_prior
 from lapwing.bayes.methods import outputs
 from lapwing.bayes.methods.outputs import JointOutputs, OutputUncertainty
 from lapwing.bayes.noise import PRIOR, Noise

@@ -16,9 +16,9 @@ from lapwing.bayes.evidence import Optimum, Precisions, Problem
 from lapwing.bayes.evidence.fixed_point import LARGEST_STEP, at_the_weights, determined, rough_enough, secant
 from lapwing.bayes.fits import Fit, LaplaceAtMode, LaplaceAtPoint, Packed, fit_of
 from lapwing.bayes.fits.newton import AS_NEEDED, NewtonSteps
-from lapwing.bayes.journals import kept_mode
 from lapwing.bayes.likelihoods import GaussianSurrogate
 from lapwing.bayes.linear_model import LinearModel
+from lapwing.bayes.long_runs import kept_mode
 from lapwing.bayes.methods.exact import mean_over_ratio, tied_problem
 from lapwing.bayes.methods.interface import FileContext, Method, Run, WeightPosterior, WhitenedPosterior
 from lapwing.bayes.methods.packing import LARGEST, named, pack_space, prefixed, unpack_fit, unpack_space

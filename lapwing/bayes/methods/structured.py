@@ -17,7 +17,7 @@ from torch import Tensor
 
 from lapwing.bayes.diagnostics import Diagnostics
 from lapwing.bayes.evidence import Moments, Precisions, Problem, grouped
-from lapwing.bayes.evidence.indefinite import check_positive, min_stiffening
+from lapwing.bayes.evidence.tuning import check_positive, min_stiffening
 from lapwing.bayes.fits import (
     Fit,
     Packed,

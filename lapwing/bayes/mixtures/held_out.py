@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lapwing.bayes.likelihoods import Spread
-from lapwing.bayes.likelihoods.links import Link
+from lapwing.bayes.likelihoods.spread import Link
 from lapwing.bayes.posterior import Posterior, curves
 from lapwing.bayes.posterior.alternatives import Alternative, Itself, OtherGaussian, ScaledNetwork, averaged
 from lapwing.bayes.posterior.held_out import (

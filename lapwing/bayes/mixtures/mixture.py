@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lapwing.bayes.diagnostics import Diagnostics
 from lapwing.bayes.likelihoods import Likelihood
-from lapwing.bayes.likelihoods.links import Link
+from lapwing.bayes.likelihoods.spread import Link
 from lapwing.bayes.linear_model import LinearModel
 from lapwing.bayes.mixtures import held_out
 from lapwing.bayes.mixtures.description import described

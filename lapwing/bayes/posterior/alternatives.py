@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from lapwing.bayes.fits import Packed
-from lapwing.bayes.likelihoods.links import Link
+from lapwing.bayes.likelihoods.spread import Link
 from lapwing.bayes.methods.interface import WeightPosterior
 from lapwing.bayes.methods.packing import prefixed, with_kind
 from lapwing.bayes.predictive import Prediction

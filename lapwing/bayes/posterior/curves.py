@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lapwing.bayes.evidence import Precisions, Problem, at_ratios, objectives
-from lapwing.bayes.evidence.indefinite import first_peak
+from lapwing.bayes.evidence.tuning import first_peak
 from lapwing.bayes.statistics import LOWEST_RATIO
 
 POINTS = 81

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lapwing.bayes.likelihoods import Likelihood, Spread
-from lapwing.bayes.likelihoods.links import Link
+from lapwing.bayes.likelihoods.spread import Link
 from lapwing.bayes.linear_model import Observed
 from lapwing.bayes.posterior import curves
 from lapwing.bayes.posterior.alternatives import Alternative, Itself, OtherGaussian, ScaledNetwork, averaged

@@ -14,7 +14,7 @@ from lapwing.bayes.diagnostics import Diagnostics
 from lapwing.bayes.evidence import EvidenceParts
 from lapwing.bayes.fits import LOST
 from lapwing.bayes.likelihoods import Likelihood, Spread
-from lapwing.bayes.likelihoods.links import Link
+from lapwing.bayes.likelihoods.spread import Link
 from lapwing.bayes.linear_model import LinearisationPoint, LinearModel, check_finite
 from lapwing.bayes.methods.interface import WeightPosterior
 from lapwing.bayes.methods.outputs import JointOutputs, OutputUncertainty, needed_bytes

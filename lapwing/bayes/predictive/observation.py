@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from lapwing.bayes.likelihoods import Likelihood
-from lapwing.bayes.likelihoods.links import Link
-from lapwing.bayes.likelihoods.spread import Spread
+from lapwing.bayes.likelihoods.spread import Link, Spread
 from lapwing.bayes.predictive.distributions import mixture_of
 
 Change = Callable[[Tensor], Tensor]

@@ -7,6 +7,7 @@ from lapwing.bayes.statistics.statistics import (
     Eigenbasis,
     Ritz,
     Statistics,
+    Whitened,
     WhitenedBasis,
     compressed,
     data_noise,
@@ -15,8 +16,8 @@ from lapwing.bayes.statistics.statistics import (
     prior_noise,
     project,
     summarise,
+    whiten,
 )
-from lapwing.bayes.statistics.whitened import Whitened, whiten
 
 __all__ = [
     "LOWEST_RATIO",

@@ -10,18 +10,16 @@ from lapwing.linalg.operators.interface import (
     LinearOperator,
     OnRows,
     OverData,
-    row_blocks,
-    unit_columns,
-)
-from lapwing.linalg.operators.products import (
     Rows,
     check_adjoint,
     check_product,
     gram,
     normal_product,
     over_parts,
+    row_blocks,
     row_gram,
     rows_of,
+    unit_columns,
 )
 from lapwing.linalg.operators.stored import (
     BlockDiagonal,

@@ -11,8 +11,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from lapwing.linalg.operators.interface import LinearOperator
-from lapwing.linalg.operators.products import check_product, over_parts
+from lapwing.linalg.operators.interface import LinearOperator, check_product, over_parts
 
 
 @final

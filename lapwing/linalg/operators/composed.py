@@ -10,8 +10,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from lapwing.linalg.operators.interface import Blockwise, Costs, LinearOperator, OnRows, Weigh
-from lapwing.linalg.operators.products import normal_product
+from lapwing.linalg.operators.interface import Blockwise, Costs, LinearOperator, OnRows, Weigh, normal_product
 from lapwing.linalg.operators.stored import Dense, Diagonal, LowRank, Sparse
 
 

@@ -1,23 +1,30 @@
-"""The Jacobian of a network's outputs as an operator known by its products."""
+"""The Jacobian of a network's outputs as an operator known by its products; a short probe says how to work them out."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
-from lapwing.linalg.operators import Costs, OverData
-from lapwing.linalg.operators.interface import Weigh
+from lapwing.linalg.operators.interface import Costs, OverData, Weigh
 from lapwing.network.batches import Inputs
 from lapwing.network.factors import COLUMNS, Unfactored, factor
 from lapwing.network.input_tree import Sample
-from lapwing.network.jacobian.memory import WIDE_OFTEN, activation_bytes, held_numbers
-from lapwing.network.jacobian.network import Network
-from lapwing.network.jacobian.products import UNPROBED, WIDE, Direct, FactoredProducts, ProductPlan, rows_of_datum
+from lapwing.network.jacobian.network import WIDE_OFTEN, Network, activation_bytes, held_numbers
+from lapwing.network.jacobian.products import (
+    UNPROBED,
+    WIDE,
+    Direct,
+    FactoredProducts,
+    Forward,
+    ProductPlan,
+    rows_of_datum,
+)
 
 
 @final
@@ -174,3 +181,167 @@ class Jacobian(OverData):
         except Unfactored:  # a path through the network that the probe did not take
             return Direct(self.network, batch, self.plan)
         return FactoredProducts(self.network.layout, found.terms, found.outputs.numel())
+
+
+FACTOR_ELEMENTS = 2**25  # numbers that the factors of the data worked on at once may hold
+CHUNK = 4  # columns at once in forward mode where nothing else is known
+PROBED = 16  # data that a probe works on
+WIDE_BYTES = 2**28  # that the layers of data with more than WIDE outputs may take at once
+
+
+def prepared(jacobian: Jacobian) -> Jacobian:
+    """The same Jacobian with a plan found by a short probe on its first data."""
+    batch = next(iter(jacobian.inputs))[:PROBED]
+    probe = replace(jacobian, inputs=Inputs.of((batch,)))
+    if jacobian.outputs > WIDE:
+        return replace(jacobian, plan=_in_pieces(probe, batch))
+    plan = _with_factors(replace(probe, plan=ProductPlan(forward_mode(probe), chunk=CHUNK)), batch[:3])
+    if plan.factored_from > 2 * CHUNK:  # otherwise few columns are left to forward mode
+        plan = replace(plan, chunk=_chunk(replace(probe, plan=plan), batch))
+    return replace(jacobian, plan=plan)
+
+
+def _in_pieces(jacobian: Jacobian, batch: Sample) -> ProductPlan:
+    """A plan for a network with many outputs: so few data and columns at once that their layers take little memory."""
+    plan = ProductPlan(forward_mode(jacobian), chunk=CHUNK)
+    most = WIDE_BYTES / max(1.0, WIDE_OFTEN * activation_bytes(jacobian.network, batch[:1]))
+    plan = replace(plan, chunk=_chunk(replace(jacobian, plan=plan), batch[:1], largest=max(1, int(most))))
+    return replace(plan, pieces=max(1, int(most / (1 + plan.chunk))))
+
+
+def forward_mode(jacobian: Jacobian) -> Forward:
+    """How the network can be differentiated forwards, tried on one datum.
+
+    Fused layers, which torch uses where no weight tracks gradients, have no forward mode; tracked weights avoid them.
+    """
+    datum = next(iter(jacobian.inputs))[:1]
+    modes: tuple[Forward, ...] = ("plain", "tracked")
+    for mode in modes:
+        try:
+            Direct(jacobian.network, datum, ProductPlan(mode)).times(
+                torch.zeros(jacobian.shape[1], 1).to(jacobian.like)
+            )
+        except NotImplementedError:
+            continue
+        return mode
+    return None
+
+
+def _chunk(jacobian: Jacobian, batch: Sample, largest: int = 16) -> int:
+    """Columns at once: more of them while a column gets cheaper."""
+    best, least = 1, torch.inf
+    if jacobian.plan.forward is None:
+        return best
+    for chunk in (size for size in (1, 4, 8, 16) if size <= largest):
+        columns = torch.ones(jacobian.shape[1], chunk).to(jacobian.like)
+        direct = Direct(jacobian.network, batch, replace(jacobian.plan, chunk=chunk))
+        try:
+            started = time.perf_counter()
+            direct.times(columns)
+        except RuntimeError:  # some operation cannot be batched
+            return best
+        spent = (time.perf_counter() - started) / chunk
+        if spent > 0.95 * least:
+            return best
+        best, least = chunk, spent
+    return best
+
+
+def _with_factors(jacobian: Jacobian, batch: Sample) -> ProductPlan:
+    """The plan with factors, where the network has them, they fit and their products agree with the direct ones.
+
+    They cost two passes per output, a column by direct products about four.
+    """
+    plan, like = jacobian.plan, jacobian.like
+    try:
+        found = factor(lambda w: jacobian.network(w, batch), jacobian.network.chosen(), torch.inf)
+    except Unfactored:
+        return plan
+    noise = torch.Generator().manual_seed(0)
+    x = torch.randn(jacobian.shape[1], 2, generator=noise, dtype=torch.float64).to(like)
+    y = torch.randn(found.outputs.numel(), 2, generator=noise, dtype=torch.float64).to(like)
+    direct, factored = (
+        Direct(jacobian.network, batch, plan),
+        FactoredProducts(jacobian.network.layout, found.terms, found.outputs.numel()),
+    )
+    tolerance = 1e3 * torch.finfo(like.dtype).eps
+    for one, other in ((direct.times(x), factored.times(x)), (direct.transposed(y), factored.transposed(y))):
+        if not bool((one - other).norm() <= tolerance * one.norm()):
+            return plan
+    data = int(FACTOR_ELEMENTS * len(batch) // max(1, held_numbers(found)))
+    return replace(plan, factored_from=jacobian.outputs / 2, data=data) if data else plan
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class InMainMemory(OverData):
+    """A Jacobian, worked out where it is, with columns and products in main memory.
+
+    What is inferred from a network is kept in main memory, whatever device the network is on: a basis of its weights
+    is often larger than the device.
+    """
+
+    there: Jacobian
+
+    @staticmethod
+    def of(jacobian: Jacobian) -> Jacobian | InMainMemory:
+        """The Jacobian itself, where it is in main memory already."""
+        return jacobian if jacobian.like.device.type == "cpu" else InMainMemory(jacobian)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.there.shape
+
+    @cached_property
+    def like(self) -> Tensor:
+        return torch.empty(0, dtype=self.there.like.dtype)
+
+    @property
+    def product_with_weights(self) -> Tensor:
+        """The product with a network's own weights."""
+        return self.there.product_with_weights.to(self.like)
+
+    @property
+    def network(self) -> Network:
+        """What the Jacobian is of."""
+        return self.there.network
+
+    def matmat(self, x: Tensor) -> Tensor:
+        return self.there.matmat(x.to(self.there.like)).to(x)
+
+    def rmatmat(self, y: Tensor) -> Tensor:
+        return self.there.rmatmat(y.to(self.there.like)).to(y)
+
+    def normal(self, x: Tensor, weigh: Weigh | None = None) -> tuple[Tensor, Tensor]:
+        image, product = self.there.normal(x.to(self.there.like), self._weigh(weigh, x))
+        return image.to(x), product.to(x)
+
+    def normal_parts(self, x: Tensor, weigh: Weigh | None, columns: int) -> Iterator[Tensor]:
+        for part in self.there.normal_parts(x.to(self.there.like), self._weigh(weigh, x), columns):
+            yield part.to(x)
+
+    def rmatmat_parts(self, y: Tensor, columns: int) -> Iterator[Tensor]:
+        for part in self.there.rmatmat_parts(y.to(self.there.like), columns):
+            yield part.to(y)
+
+    def _weigh(self, weigh: Weigh | None, x: Tensor) -> Weigh | None:
+        if weigh is None:
+            return None
+        return lambda block, start: weigh(block.to(x), start).to(block)
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        return self.there.rows(start, stop).to(self.like)
+
+    def between(self, start: int, stop: int) -> InMainMemory:
+        return InMainMemory(self.there.between(start, stop))
+
+    def inputs_between(self, first: int, last: int) -> Any:
+        return self.there.inputs_between(first, last)
+
+    @property
+    def datum_rows(self) -> int:
+        return self.there.datum_rows
+
+    @property
+    def costs(self) -> Costs:
+        return self.there.costs

@@ -1,9 +1,8 @@
 """Structured approximations of a network's Gauss-Newton matrix, from gradients of single data."""
 
 from lapwing.network.kfac.diagonal import column_squares, diagonal, row_squares
-from lapwing.network.kfac.factors import Factored, eigencorrected, factorise, variances
+from lapwing.network.kfac.factors import Factored, FoundStructure, Structures, eigencorrected, factorise, variances
 from lapwing.network.kfac.roots import bernoulli, categorical, gaussian, root_of
-from lapwing.network.kfac.structured import FoundStructure, Structures
 
 __all__ = [
     "Factored",

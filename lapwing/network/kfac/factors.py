@@ -1,24 +1,24 @@
-"""Kronecker factors of a network's Gauss-Newton matrix, layer by layer, and their eigenvalue correction."""
+"""Kronecker factors of a network's Gauss-Newton matrix, layer by layer, their eigenvalue correction, and
+one method for each structure that is made of them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Literal, final
+from typing import Any, Literal, final
 
 import torch
 from torch import Tensor
 
-from lapwing.linalg.kronecker import Block, Factors, Kronecker, kronecker
+from lapwing.linalg.kronecker import Block, Factors, Kronecker, fitting, kronecker
 from lapwing.network.input_tree import Sample
 from lapwing.network.jacobian import Network
-from lapwing.network.kfac.diagonal import output_squares
-from lapwing.network.kfac.gradients import Full
-from lapwing.network.kfac.layers import KnownLayer
-from lapwing.network.kfac.moments import in_strips, second_moment
+from lapwing.network.kfac.diagonal import diagonal, output_squares
+from lapwing.network.kfac.layers import KnownLayer, in_strips, second_moment
 from lapwing.network.kfac.roots import Root, counted, sampled
-from lapwing.network.kfac.tape import Bases, Layers, Tape, discover_layers, other_rows, padding_entry, pieces
+from lapwing.network.kfac.tape import Bases, Full, Layers, Tape, discover_layers, other_rows, padding_entry, pieces
 from lapwing.runtime.memory import check_memory
 
 Sharing = Literal["expand", "reduce"]
@@ -263,3 +263,59 @@ def _outer_sum(left: Tensor, right: Tensor) -> Tensor:  # (groups, b, positions,
 
 def _second_moment(rows: Tensor, diagonal: bool) -> Tensor:  # (groups, n, q) -> (groups, q) or (groups, q, q)
     return (rows.square().sum(1) if diagonal else rows.mT @ rows).double()
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class FoundStructure:
+    """The curvature of a network in the structure that was asked for, with what diagnostics should say of it."""
+
+    curvature: Any  # a Curvature
+    diagnostics: dict[str, Any]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Structures:
+    """The curvature Σ count · Jᵀ B J of a network at batches of inputs, in any of the structures it can be given.
+
+    `scale` is the prior's (p,). A Kronecker product holds one that is a product of a number per row and one per column
+    within a layer, so with those the nearest such scale is used: read it from the result.
+    """
+
+    network: Network
+    batches: Iterable[Sample]
+    root: Root
+    counts: Tensor | None = None
+
+    def diagonal(self, probes: int | None, scale: Tensor | None, seed: int) -> FoundStructure:
+        """The diagonal alone."""
+        found = diagonal(self.network, self.batches, self.root, counts=self.counts, probes=probes, seed=seed)
+        p = len(found.value)
+        index, one = torch.arange(p, device=found.value.device).reshape(1, 1, p), found.value.new_ones(1, 1)
+        matrix = kronecker((Factors("all", "diagonal", index, one, found.value[None]),), p, scale)
+        error = float(found.standard_error.sum() / found.value.sum().clamp_min(1e-300))  # they may all err together
+        return FoundStructure(matrix, {"relative_error_of_trace": error})
+
+    def kronecker(self, sharing: Sharing, probes: int | None, scale: Tensor | None, seed: int) -> FoundStructure:
+        """A Kronecker product for every layer."""
+        factored, fitted = self._factored(sharing, probes, scale, seed)
+        return FoundStructure(factored.structure(fitted), _told(factored))
+
+    def eigencorrected(self, sharing: Sharing, scale: Tensor | None, seed: int) -> FoundStructure:
+        """The same with exact second moments along its eigenvectors."""
+        factored, fitted = self._factored(sharing, None, scale, seed)
+        matrix = eigencorrected(self.network, self.batches, self.root, factored, counts=self.counts, scale=fitted)
+        return FoundStructure(matrix, _told(factored))
+
+    def _factored(
+        self, sharing: Sharing, probes: int | None, scale: Tensor | None, seed: int
+    ) -> tuple[Factored, Tensor | None]:
+        factored = factorise(
+            self.network, self.batches, self.root, counts=self.counts, sharing=sharing, probes=probes, seed=seed
+        )
+        return factored, None if scale is None else fitting(factored.factors, scale)
+
+
+def _told(factored: Factored) -> dict[str, Any]:
+    return {"blocks": factored.diagnostics, "relative_errors_of_traces": factored.trace_errors}

@@ -5,9 +5,8 @@ import torch
 from torch import Tensor
 
 import lapwing as lw
-from lapwing.bayes.fits import columns
-from lapwing.bayes.fits.columns import pivoted, reduced
-from lapwing.bayes.fits.designs import StoredDesign
+from lapwing.bayes.fits import designs
+from lapwing.bayes.fits.designs import StoredDesign, pivoted, reduced
 from lapwing.bayes.fits.newton import NewtonSteps
 from tests.bayes.fits.labelled import LIKELIHOODS, Labelled, labelled, normal
 
@@ -18,7 +17,7 @@ def inferred(of: Labelled, tol: float = 1e-12, precision: float | None = 0.7) ->
     return lw.infer(of.model, prior=lw.Isotropic(precision), method=lw.Exact(newton=NewtonSteps(tol=tol)), draws=0)
 
 
-def flat(found: columns.Reduced) -> Tensor:  # (n · k, q)
+def flat(found: designs.Reduced) -> Tensor:  # (n · k, q)
     return found.design.dense().flatten(0, 1)
 
 
@@ -43,7 +42,7 @@ class TestReduced:
         assert found.left_out is None
 
     def test_chosen_rows_leave_a_remainder_of_every_datum(self, monkeypatch):
-        monkeypatch.setattr(columns, "LARGEST", 7)
+        monkeypatch.setattr(designs, "LARGEST", 7)
         F = normal(N * K, D, seed=0)
         found = reduced(F, K)
         assert found.design.shape == (N, K, 7)
@@ -55,8 +54,8 @@ class TestReduced:
         torch.testing.assert_close(found.coordinates(F), flat(found), rtol=0, atol=1e-11)
 
     def test_of_very_many_rows_the_directions_with_most_of_them_are_taken(self, monkeypatch):
-        monkeypatch.setattr(columns, "LARGEST", 4)
-        monkeypatch.setattr(columns, "LARGEST_GRAM", 5)
+        monkeypatch.setattr(designs, "LARGEST", 4)
+        monkeypatch.setattr(designs, "LARGEST_GRAM", 5)
         F = normal(N * K, 11, seed=0)
         found = reduced(F, K)
         _, values, V = torch.linalg.svd(F, full_matrices=False)
@@ -68,7 +67,7 @@ class TestReduced:
         torch.testing.assert_close(found.coordinates(F), flat(found), rtol=0, atol=1e-11)
 
     def test_rows_of_low_rank_are_all_in_few_of_them(self, monkeypatch):
-        monkeypatch.setattr(columns, "LARGEST", 7)
+        monkeypatch.setattr(designs, "LARGEST", 7)
         F = normal(N * K, RANK, seed=0) @ normal(RANK, D, seed=1)
         found = reduced(F, K)
         assert found.design.shape == (N, K, RANK)
@@ -91,7 +90,7 @@ class TestUnderTheBound:
         assert found.gaussian.fit.search.columns.basis is not None
         monkeypatch.setattr(
             "lapwing.bayes.fits.bound_search.reduced",
-            lambda F, k: columns.Reduced(StoredDesign(F.reshape(-1, k, F.shape[1])), None, None),
+            lambda F, k: designs.Reduced(StoredDesign(F.reshape(-1, k, F.shape[1])), None, None),
         )
         whole = inferred(of)
         assert found.log_evidence.value == pytest.approx(float(whole.log_evidence.value), abs=1e-9)
@@ -108,7 +107,7 @@ class TestUnderTheBound:
         low = (normal(9 * m, RANK, seed=4) @ normal(RANK, 31, seed=5)).reshape(9, m, 31)
         of = Labelled(kind, low, of.targets, of.weights)
         whole = inferred(of)
-        monkeypatch.setattr(columns, "LARGEST", 7)
+        monkeypatch.setattr(designs, "LARGEST", 7)
         found = inferred(of)
         assert found.gaussian.fit.search.rows.free.shape[2] <= RANK
         assert found.log_evidence.value == pytest.approx(float(whole.log_evidence.value), abs=1e-9)
@@ -125,7 +124,7 @@ class TestUnderTheBound:
         of = Labelled(kind, of.features * torch.logspace(0, -3, 31, dtype=torch.float64), of.targets, of.weights)
         whole, F, w, losses = inferred(of), of.features[:, 0], of.weights, []
         for most in (5, 9, 13):
-            monkeypatch.setattr(columns, "LARGEST", most)
+            monkeypatch.setattr(designs, "LARGEST", most)
             found = inferred(of)
             free = found.gaussian.fit.search.rows.free.dense()[:, 0]
             assert free.shape == (19, most)
@@ -143,7 +142,7 @@ class TestUnderTheBound:
         decaying = of.features * torch.logspace(0, -1, 31, dtype=torch.float64)
         targets = (decaying[:, 0, 0] + 0.5 * decaying[:, 0, 5] > 0).double() * (1 if kind == "labels" else 3)
         of = Labelled(kind, decaying, targets, of.weights)
-        monkeypatch.setattr(columns, "LARGEST", 9)
+        monkeypatch.setattr(designs, "LARGEST", 9)
         found = inferred(of, precision=None)
         assert found.gaussian.fit.search.rows.left_out is not None
         assert found.diagnostics.converged
