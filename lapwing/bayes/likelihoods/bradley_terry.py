@@ -8,11 +8,9 @@ from typing import final
 import torch
 from torch import Tensor, distributions
 
-from lapwing.bayes.likelihoods import links
 from lapwing.bayes.likelihoods.categorical import Categorical
 from lapwing.bayes.likelihoods.interface import refuse_shapes
-from lapwing.bayes.likelihoods.links import Link
-from lapwing.bayes.likelihoods.spread import Spread
+from lapwing.bayes.likelihoods.spread import Link, Spread, binary_logits
 
 
 @final
@@ -53,7 +51,7 @@ class BradleyTerry(Categorical):
         assert covariance is not None
         own = covariance.diagonal(dim1=1, dim2=2).sum(1)
         variance = (own - 2 * covariance[:, 0, 1]).clamp_min(0)
-        logit = links.binary_logits(link, flat[:, 0] - flat[:, 1], Spread(variance, None)).reshape(mean.shape[:-1])
+        logit = binary_logits(link, flat[:, 0] - flat[:, 1], Spread(variance, None)).reshape(mean.shape[:-1])
         return distributions.Categorical(logits=torch.stack([logit, torch.zeros_like(logit)], -1), validate_args=False)
 
     def arranged(self, outputs: Tensor, targets: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor | None]:
