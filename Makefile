@@ -41,7 +41,7 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell
-	$(BIN)/python tools/prose.py README.md CHANGELOG.md CONTRIBUTING.md docs
+	$(BIN)/python tools/prose.py README.md CHANGELOG.md CONTRIBUTING.md docs lapwing examples
 	$(BIN)/mypy
 
 format: $(STAMP)

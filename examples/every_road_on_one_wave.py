@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from torch import nn
 
 import lapwing as lw
-import lapwing.families.point as alone
+import lapwing.families.point as raw
 from lapwing.families import conformal, dropout, ensemble, mcmc, swag, temperature
 from lapwing.training import adam, train
 
@@ -37,8 +37,8 @@ model = train(make(0), data, noise, optimiser=adam(0.01), epochs=300, progress=F
 dropped = train(dropout.insert(make(0), 0.05), data, noise, optimiser=adam(0.01), epochs=300, progress=False)
 posterior = lw.fit(model, data, noise)
 fitted = {
-    "raw network": alone.fit(model, data, noise),
-    "the same, scaled": temperature.fit(alone.fit(model, data, noise), held_out),
+    "raw network": raw.fit(model, data, noise),
+    "the same, scaled": temperature.fit(raw.fit(model, data, noise), held_out),
     "linearised": posterior,
     "linearised, no biases": lw.fit(model, data, noise, select=lw.matrices_only(model)),
     "trained by the evidence": lw.train_with_evidence(

@@ -2,7 +2,7 @@
 # # Laplace's approximation in pictures
 # Where is a Gaussian at the mode, with the curvature there, good, and where blind? Good for one bump (first), blind to
 # a bend, where many of its draws fall on places that the density all but rules out (second). The posterior of a
-# logistic regression is a bump with a tail (third), and its Gaussian is enough to temper the classifier: the mode alone
+# logistic regression is a bump with a tail (third), and its Gaussian is enough to temper the classifier: the mode only
 # is as sure of itself far away from the data as near to them, the Gaussian is not, and comes close to the exact answer.
 
 # %%
@@ -82,7 +82,7 @@ posterior.set(
 away = torch.linspace(0, 12, 60).double()[:, None] * torch.tensor([[-0.9, 0.43]]).double()  # nearly along the boundary
 mean, variance = away @ found.mode, ((away @ found.covariance) * away).sum(1)
 curves = {
-    "the mode alone": mean.sigmoid(),
+    "the mode only": mean.sigmoid(),
     "Laplace, probit": (mean / (1 + torch.pi / 8 * variance).sqrt()).sigmoid(),
     "exact": (away @ grid.mT).sigmoid() @ weights,
 }

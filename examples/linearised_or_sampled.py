@@ -57,9 +57,9 @@ posterior = lw.fit(model, (points, labels), lw.Categorical(), prior=lw.Isotropic
 sides = torch.meshgrid(torch.linspace(-6, 6, 30), torch.linspace(-6, 6, 30), indexing="xy")
 flat = torch.stack(sides, -1).reshape(-1, 2)
 with torch.no_grad():
-    alone = model(flat).softmax(1).amax(1)
+    raw = model(flat).softmax(1).amax(1)
 tempered = posterior.predict(flat).probs.amax(1)
-for axes, values, title in ((panels[0, 2], alone, "raw network"), (panels[1, 2], tempered, "with error bars")):
+for axes, values, title in ((panels[0, 2], raw, "raw network"), (panels[1, 2], tempered, "with error bars")):
     shades = axes.contourf(
         *(side.numpy() for side in sides), values.reshape(30, 30).numpy(), levels=torch.linspace(0.5, 1, 11).tolist()
     )
@@ -69,7 +69,7 @@ for axes, values, title in ((panels[0, 2], alone, "raw network"), (panels[1, 2],
     figure.colorbar(shades, ax=axes)
 inside = posterior.predict(points).probs.amax(1)
 corners = flat.abs().amax(1) > 5
-edges = [float(values[corners].mean()) for values in (alone, tempered)]
+edges = [float(values[corners].mean()) for values in (raw, tempered)]
 print(f"confidence at the edges: {edges[0]:.3f} by the raw network, {edges[1]:.3f} with error bars")
 print(f"confidence at the data, with error bars: {float(inside.mean()):.3f}")
 figure.savefig("linearised_or_sampled.png", dpi=100)

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from torch import nn
 
 import lapwing as lw
-import lapwing.families.point as alone
+import lapwing.families.point as raw
 from lapwing.families import ensemble
 from lapwing.training import adam, members
 
@@ -37,7 +37,7 @@ new, noise = {"in the gap": (gap, wave(gap)), "outside": (outside, wave(outside)
 # %%
 networks = members(make, data, noise, 5, epochs=300, optimiser=adam(0.01), progress=False)
 fitted = {
-    "one network": alone.fit(networks[0], data, noise),
+    "one network": raw.fit(networks[0], data, noise),
     "one posterior": lw.fit(networks[0], data, noise),
     "five averaged": ensemble.of(networks, data, noise),
     "mixture of five posteriors": lw.fit(networks, data, noise),

@@ -69,12 +69,12 @@ def fit(
         `Categorical()` for classes, `Bernoulli()` for binary labels, `Gaussian()` for numbers, `Poisson()` for counts,
         or your own by `likelihood`.
     prior : Prior, optional
-        Prior on the weights, such as `Isotropic()`. The g-prior if left out. A precision that is not given is tuned.
+        Prior on the weights, such as `Isotropic()`. The g-prior by default. A precision that is not given is tuned.
     method : Method, optional
-        How the posterior is found, such as `Exact()` or `KFAC()`. Chosen by size and free memory if left out.
+        How the posterior is found, such as `Exact()` or `KFAC()`. Chosen by size and free memory by default.
     select : callable or Tensor, optional
         Which weights are uncertain: a function of a weight's name such as `last_layer(model)`, or a boolean mask. All
-        that require gradients if left out.
+        that require gradients by default.
     validation : as data, optional
         Some data that the network was not trained on. The precision is then compared on them, for classes also with the
         raw network and temperature scaling; class probabilities average over these by how well each does.
@@ -85,16 +85,16 @@ def fit(
     seed : int
         Of the draws.
     progress : bool or callable, optional
-        Whether to show progress. On a terminal only if left out.
+        Whether to show progress. By default only on a terminal.
     output : str, int or callable, optional
         Which tensor is meant, where the network returns several.
     shard : bool or "draws", optional
         In a job of several processes (torchrun) each works on a share of the data, or of the draws with "draws".
-        False lets one process work alone.
+        False: this process does all the work itself.
     checkpoint : path, optional
         Folder in which a Krylov space is kept, step by step: the same call after a crash goes on where it was.
     max_memory : float or str, optional
-        Bytes, or a size such as "8GB", that this call may take. What is free if left out.
+        Bytes, or a size such as "8GB", that this call may take. What is free by default.
     curvature : "expected", "mode" or "network", optional
         Where the curvature of a likelihood is taken that is not Gaussian. "expected" averages it over the posterior
         (Gaussian variational inference), the default of `Exact()`. "mode" and "network" are Laplace's approximation at

@@ -18,6 +18,7 @@ ALLOWED = {
     "families": {"runtime", "linalg", "bayes", "network", "training"},
     "facade": {"runtime", "linalg", "bayes", "network"},
     "metrics": set(),
+    "decisions": {"runtime", "linalg", "bayes", "network", "tabular", "families"},
     "integrations": {"runtime", "linalg", "bayes", "network", "tabular", "facade"},
     "studies": {"runtime", "linalg", "bayes", "network", "training", "app.report"},
     "app.records": {"runtime"},

@@ -33,3 +33,11 @@ def test_code_and_formulas_are_not_prose(tmp_path):
     text = "Call `foreign the the` at $x x$.\n\n```python\nforeign = the, the\n```\n\nAnd [here](foreign.md).\n"
     found = linted(text, tmp_path)
     assert found.returncode == 0, found.stdout
+
+
+def test_docstrings_messages_and_comments_are_read_for_words(tmp_path):
+    script = tmp_path / "code.py"
+    script.write_text('"""Fine.\n\nA foreign input."""\nforeign = 1  # tuned if left out\nprint(f"cooled {1}")\n')
+    found = subprocess.run([sys.executable, PROSE, tmp_path], capture_output=True, text=True, check=False)
+    assert found.returncode == 1
+    assert [line.split(": ")[0].rpartition(":")[2] for line in found.stdout.splitlines()] == ["3", "4", "5"]

@@ -131,3 +131,26 @@ def test_there_is_an_example_with_its_output(name):
     lines = inspect.getdoc(item).splitlines()
     assert any(line.startswith(">>>") for line in lines)
     assert not lines[-1].startswith((">>>", "..."))  # it ends with what it printed
+
+
+SHARED = [(lapwing.fit, lapwing.infer), (BayesianMLPRegressor, BayesianMLPClassifier)]
+
+
+def described(item):
+    """What is said of each parameter, by its name and type."""
+    found, entry = {}, ""
+    for line in section(item, "Parameters"):
+        if line.startswith(" "):
+            found[entry] = f"{found[entry]} {line.strip()}".strip()
+        else:
+            entry = line
+            found[entry] = ""
+    return found
+
+
+@pytest.mark.parametrize(("one", "other"), SHARED, ids=lambda item: item.__name__)
+def test_an_argument_of_two_functions_is_described_in_the_same_words(one, other):
+    first, second = described(one), described(other)
+    both = first.keys() & second.keys()
+    assert len(both) >= 3
+    assert {entry: first[entry] for entry in both} == {entry: second[entry] for entry in both}

@@ -1,9 +1,10 @@
 """Lint the prose of Markdown pages: proselint without code and formulas, and words that this project does not use.
 
-    python tools/prose.py README.md CHANGELOG.md docs
+    python tools/prose.py README.md CHANGELOG.md docs lapwing examples
 
 Code and formulas are blanked, so that line numbers stay those of the page. `.proselint.json` says which checks are off:
-those of quotes and dots, which are typed straight here, and of accents in facade and resume.
+those of quotes and dots, which are typed straight here, and of accents in facade and resume. Of Python files strings
+and comments are read, for words only.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import tokenize
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -23,8 +25,11 @@ HOUSE = {  # what only this project would say, and what the field says
     r"cooled": "temperature scaling",
     r"the network alone": "the raw network",
     r"turned (?:by \d+|digits|pictures|images)": "rotated",
-    r"if not said|left out, the|by given": "by default",
+    r"if not said|if left out|left out, (?:the|everything|it is)|by given": "by default",
+    r"left alone": "not changed",
+    r"what is told of it": "a function that is called",
 }
+READ = {tokenize.STRING, tokenize.COMMENT, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}  # Python 3.12 has it
 
 
 def pages(places: Sequence[Path]) -> Iterator[Path]:
@@ -43,9 +48,25 @@ def blanked(text: str) -> str:
     return CODE.sub(lambda found: re.sub(r"[^\n]", "·", found[0]), text)
 
 
-def house_words(path: Path) -> Iterator[str]:
+def scripts(places: Sequence[Path]) -> Iterator[Path]:
+    """The Python files in folders."""
+    yield from (path for place in places if place.is_dir() for path in sorted(place.rglob("*.py")))
+
+
+def spoken(path: Path) -> str:
+    """What a Python file says in strings and comments, each on its line."""
+    lines = [""] * (1 + path.read_text().count("\n"))
+    with path.open("rb") as file:
+        for token in tokenize.tokenize(file.readline):
+            if token.type in READ:
+                for place, line in enumerate(token.string.splitlines(), token.start[0] - 1):
+                    lines[place] += f" {line}"
+    return "\n".join(lines)
+
+
+def house_words(path: Path, text: str) -> Iterator[str]:
     """Where a page has words of its own."""
-    for number, line in enumerate(blanked(path.read_text()).splitlines(), 1):
+    for number, line in enumerate(text.splitlines(), 1):
         for word, better in HOUSE.items():
             if found := re.search(rf"\b(?:{word})\b", line, flags=re.I):
                 yield f"{path}:{number}: {found[0]!r} is a word of this project alone: say {better}"
@@ -53,6 +74,8 @@ def house_words(path: Path) -> Iterator[str]:
 
 def proselint(paths: Sequence[Path]) -> Iterator[str]:
     """What proselint says of pages whose code is blank."""
+    if not paths:
+        return
     with tempfile.TemporaryDirectory() as folder:
         copies = {(Path(folder) / f"{place}.md").resolve(): path for place, path in enumerate(paths)}
         for copy, path in copies.items():
@@ -69,9 +92,11 @@ def proselint(paths: Sequence[Path]) -> Iterator[str]:
 
 def main(places: Sequence[str]) -> int:
     """Print what was found; one if there is something."""
-    paths = list(pages([Path(place) for place in places]))
-    found = [*proselint(paths), *(line for path in paths for line in house_words(path))]
-    print("\n".join(found) or f"The prose of {len(paths)} pages is fine")
+    given = [Path(place) for place in places]
+    paths = list(pages(given))
+    texts = {path: blanked(path.read_text()) for path in paths} | {path: spoken(path) for path in scripts(given)}
+    found = [*proselint(paths), *(line for path, text in texts.items() for line in house_words(path, text))]
+    print("\n".join(found) or f"The prose of {len(paths)} pages and {len(texts) - len(paths)} scripts is fine")
     return int(bool(found))
 
 

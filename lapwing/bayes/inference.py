@@ -36,9 +36,9 @@ def infer(
     model : LinearModel
         Features, targets and a likelihood.
     prior : Prior, optional
-        Prior on the weights, such as `Isotropic()`. The g-prior if left out. A precision that is not given is tuned.
+        Prior on the weights, such as `Isotropic()`. The g-prior by default. A precision that is not given is tuned.
     method : Method, optional
-        How the posterior is found, such as `Exact()` or `KFAC()`. Chosen by size and free memory if left out.
+        How the posterior is found, such as `Exact()` or `KFAC()`. Chosen by size and free memory by default.
     validation : (inputs, targets), optional
         Data that were not trained on. The precision, and a noise that was not given, is the one with the best held-out
         density; mode and evidence are then worked out only when they are asked for.
@@ -47,14 +47,14 @@ def infer(
     seed : int
         Of the draws.
     progress : bool or callable, optional
-        Whether to show progress. On a terminal only if left out.
+        Whether to show progress. By default only on a terminal.
     shard : bool or "draws", optional
         In a job of several processes (torchrun) each works on a share of the data, or of the draws with "draws".
-        False lets one process work alone.
+        False: this process does all the work itself.
     checkpoint : path, optional
         Folder in which a Krylov space is kept, step by step: the same call after a crash goes on where it was.
     max_memory : float or str, optional
-        Bytes, or a size such as "8GB", that this call may take. What is free if left out.
+        Bytes, or a size such as "8GB", that this call may take. What is free by default.
     tuning : Tuning, optional
         How precisions are looked for, by default `ByEvidence()`.
     curvature : "expected", "mode" or "network", optional

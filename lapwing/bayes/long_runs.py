@@ -96,7 +96,7 @@ def shared(model: LinearModel, shard: Shard, settings: tuple[Any, ...]) -> Itera
     All ranks must have been given the same model and settings, and count on the memory that the poorest has.
     """
     if shard not in (None, True, False, "data", "draws"):
-        raise ValueError(f"shard is {shard!r}: expected 'data', 'draws', or False for a process that goes alone")
+        raise ValueError(f"shard is {shard!r}: expected 'data', 'draws', or False for no sharing")
     by: Share = "draws" if shard == "draws" else "data"
     whole = model.features
     if not isinstance(whole, OverData):  # stored numbers: nothing to share, and nobody waits

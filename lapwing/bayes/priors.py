@@ -84,7 +84,7 @@ class Isotropic:
     Parameters
     ----------
     precision : float, optional
-        Precision of the weights. Tuned if left out.
+        Precision of the weights. Tuned by default.
     hyperprior : GammaHyperprior, optional
         Hyperprior on a precision that is tuned.
 
@@ -128,7 +128,7 @@ class GPrior:
     Parameters
     ----------
     precision : float, optional
-        Precision of the weights. Tuned if left out.
+        Precision of the weights. Tuned by default.
     hyperprior : GammaHyperprior, optional
         Hyperprior on a precision that is tuned.
     floor : float

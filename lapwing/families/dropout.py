@@ -41,7 +41,7 @@ def insert(model: nn.Module, rate: float, *, inputs: bool = False) -> nn.Module:
     Parameters
     ----------
     model : nn.Module
-        A network; it is left alone.
+        A network; it is not changed.
     rate : float
         Share of inputs that a layer drops, strictly between 0 and 1.
     inputs : bool
@@ -171,7 +171,7 @@ def fit(
     Parameters
     ----------
     model : nn.Module
-        A trained network with dropout, in eval mode; it is left alone.
+        A trained network with dropout, in eval mode; it is not changed.
     data : (inputs, targets), Dataset, DataLoader or list of batches
         Training data: inputs and targets.
     likelihood : Likelihood

@@ -62,7 +62,7 @@ def fit(
     folder : path, optional
         To keep the training in, and to go on from.
     progress : bool or callable, optional
-        Whether to show progress, or what is told of it. On a terminal only if left out.
+        Whether to show progress, or a function that is called with each line of it. By default only on a terminal.
 
     Returns
     -------

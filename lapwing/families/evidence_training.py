@@ -119,12 +119,12 @@ def train_with_evidence(
     of the network in eval mode, by `method`: a structure, or `Krylov()` and `Exact()` on a random `subset` of the data,
     which then counts for all of them. The weights of the epoch with the largest evidence are kept, and training stops
     after `patience` epochs without a larger one. Optimiser, schedule, data, checkpoints and random numbers are as in
-    `training.loop`; the model itself is left alone.
+    `training.loop`; the model itself is not changed.
 
     Parameters
     ----------
     model : nn.Module
-        A network. It is left alone: a copy is trained.
+        A network. It is not changed: a copy is trained.
     data : (inputs, targets), Dataset, DataLoader or list of batches
         The training data.
     likelihood : Likelihood
@@ -150,7 +150,7 @@ def train_with_evidence(
     batch_size : int
         Examples per step.
     optimiser : callable, optional
-        Makes the optimiser from the weights. Adam if left out.
+        Makes the optimiser from the weights. Adam by default.
     schedule : callable, optional
         From the share of the training done to a factor of the learning rate.
     draws : int
@@ -160,7 +160,7 @@ def train_with_evidence(
     checkpoint : path, optional
         File to keep the training in, and to go on from.
     progress : bool or callable, optional
-        Whether to show progress. On a terminal only if left out.
+        Whether to show progress. By default only on a terminal.
 
     Returns
     -------
@@ -455,7 +455,7 @@ def _counted(batches: Batches, dataset_size: int | None) -> tuple[Tensor, Tensor
         counts.append(torch.ones(len(batch.targets), dtype=torch.float64) if batch.weights is None else batch.weights)
     known, weights = torch.cat(targets), torch.cat(counts)
     if weights.ndim > 1:
-        raise ValueError("a mask over single targets is not for a structure that knows layers alone: use Krylov()")
+        raise ValueError("a mask over single targets does not work with KFAC or Diagonal structures: use Krylov()")
     return known, weights if dataset_size is None else weights * (dataset_size / len(known))
 
 

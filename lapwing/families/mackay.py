@@ -215,7 +215,7 @@ def fit(
     Parameters
     ----------
     model : nn.Module
-        A trained network in eval mode; it is left alone.
+        A trained network in eval mode; it is not changed.
     data : (inputs, targets), Dataset, DataLoader or list of batches
         Training data: inputs and targets.
     likelihood : Likelihood
@@ -223,7 +223,7 @@ def fit(
     curvature : str
         "ggn", "hessian" or "empirical fisher".
     precision : float, optional
-        Of the prior; tuned if left out.
+        Of the prior; tuned by default.
     draws : int
         Posterior draws.
     seed : int
@@ -264,12 +264,12 @@ def train(
     Steps are damped, log α ← ½ log α + ½ log(γ / ‖w‖²), until they change by less than `rtol`, for at most `cycles`
     rounds; while a Hessian is not positive definite, rounds only optimise. The network is the function that it is in
     eval mode, its weights in double precision while they are trained; the noise starts at the spread of the targets.
-    The model itself is left alone.
+    The model itself is not changed.
 
     Parameters
     ----------
     model : nn.Module
-        A network; it is left alone.
+        A network; it is not changed.
     data : (inputs, targets), Dataset, DataLoader or list of batches
         Training data: inputs and targets.
     likelihood : Likelihood
@@ -277,7 +277,7 @@ def train(
     curvature : str
         "ggn", "hessian" or "empirical fisher".
     precision : float, optional
-        Of the prior; tuned if left out.
+        Of the prior; tuned by default.
     cycles : int
         Rounds of optimising and re-estimating, at most.
     steps : int
@@ -291,7 +291,7 @@ def train(
     seed : int
         Of the order of the data and of all draws.
     progress : bool or callable, optional
-        Whether to show progress, or what is told of it. On a terminal only if left out.
+        Whether to show progress, or a function that is called with each line of it. By default only on a terminal.
 
     Returns
     -------
@@ -356,7 +356,7 @@ def compare(models: Mapping[str, nn.Module], data: Any, likelihood: Likelihood, 
     Parameters
     ----------
     models : mapping of nn.Module
-        Networks by name; they are left alone.
+        Networks by name; they are not changed.
     data : (inputs, targets), Dataset, DataLoader or list of batches
         Training data: inputs and targets.
     likelihood : Likelihood

@@ -39,7 +39,7 @@ class Drift:
     ----------
     p_value : float
         The chance of a batch at least as different, if nothing has changed.
-    more_foreign : float
+    more_unfamiliar : float
         Standard deviations by which scores, the high ones above all, exceed what is expected.
     more_familiar : float
         The same for low scores.
@@ -51,7 +51,7 @@ class Drift:
     """
 
     p_value: float  # the chance of a batch at least as different, if nothing has changed
-    more_foreign: float  # standard deviations by which scores, the high ones above all, are above what is expected
+    more_unfamiliar: float  # standard deviations by which scores, the high ones above all, are above what is expected
     more_familiar: float  # the same for low scores
 
 

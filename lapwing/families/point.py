@@ -1,4 +1,4 @@
-"""The network alone: one set of weights, no epistemic uncertainty, and a noise that fits."""
+"""The raw network: one set of weights, no epistemic uncertainty, and a noise that fits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def fit(model: nn.Module, data: Any, likelihood: Likelihood, *, validation: Any 
     Parameters
     ----------
     model : nn.Module
-        A trained network in eval mode; it is left alone.
+        A trained network in eval mode; it is not changed.
     data : (inputs, targets), Dataset, DataLoader or list of batches
         Training data: inputs and targets.
     likelihood : Likelihood

@@ -89,12 +89,12 @@ def fit(
     `per_epoch` iterates are collected in each epoch and `rank` of them kept. The learning rate is that of the mean loss
     of a batch; too small a one gives no width and too large a one leaves the valley: choose it on held-out data. The
     noise of a Gaussian counts as one in the loss where it is not given, and is then tuned for the draws on `validation`
-    or the training data. The model itself is left alone.
+    or the training data. The model itself is not changed.
 
     Parameters
     ----------
     model : nn.Module
-        A trained network in eval mode; it is left alone.
+        A trained network in eval mode; it is not changed.
     data : (inputs, targets), Dataset, DataLoader or list of batches
         Training data: inputs and targets.
     likelihood : Likelihood
@@ -124,7 +124,7 @@ def fit(
     checkpoint : path, optional
         File to keep the training in, and to go on from.
     progress : bool or callable, optional
-        Whether to show progress, or what is told of it. On a terminal only if left out.
+        Whether to show progress, or a function that is called with each line of it. By default only on a terminal.
 
     Returns
     -------

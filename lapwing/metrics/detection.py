@@ -67,10 +67,10 @@ def auroc_error(inside: Values, outside: Values) -> float:
     >>> round(auroc_error(torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0.2, 0.9])), 4)
     0.2887
     """
-    familiar, foreign = _scores(inside, outside)
-    check_count(min(len(familiar), len(foreign)), "the number of scores on each side", 2)
-    of_foreign, of_familiar = _placements(familiar, foreign), _placements(-foreign, -familiar)
-    return sqrt(float(of_foreign.var()) / len(foreign) + float(of_familiar.var()) / len(familiar))
+    familiar, unfamiliar = _scores(inside, outside)
+    check_count(min(len(familiar), len(unfamiliar)), "the number of scores on each side", 2)
+    of_unfamiliar, of_familiar = _placements(familiar, unfamiliar), _placements(-unfamiliar, -familiar)
+    return sqrt(float(of_unfamiliar.var()) / len(unfamiliar) + float(of_familiar.var()) / len(familiar))
 
 
 def aupr(inside: Values, outside: Values) -> float:
@@ -100,10 +100,10 @@ def aupr(inside: Values, outside: Values) -> float:
     >>> round(aupr(torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0.2, 0.9])), 4)
     0.75
     """
-    familiar, foreign = _scores(inside, outside)
-    thresholds = foreign.unique()
-    caught, alarms = _above(foreign, thresholds), _above(familiar, thresholds)
-    recall = torch.cat([caught, caught.new_zeros(1)]) / len(foreign)
+    familiar, unfamiliar = _scores(inside, outside)
+    thresholds = unfamiliar.unique()
+    caught, alarms = _above(unfamiliar, thresholds), _above(familiar, thresholds)
+    recall = torch.cat([caught, caught.new_zeros(1)]) / len(unfamiliar)
     return float(((recall[:-1] - recall[1:]) * caught / (caught + alarms)).sum())
 
 
@@ -138,9 +138,9 @@ def fpr95(inside: Values, outside: Values, *, recall: float = 0.95) -> float:
     0.6667
     """
     check_level(recall)
-    familiar, foreign = _scores(inside, outside)
-    needed = ceil(round(recall * len(foreign), 9))  # 0.95 · 20 is 19, whatever its last bit
-    threshold = foreign.sort(descending=True).values[needed - 1]
+    familiar, unfamiliar = _scores(inside, outside)
+    needed = ceil(round(recall * len(unfamiliar), 9))  # 0.95 · 20 is 19, whatever its last bit
+    threshold = unfamiliar.sort(descending=True).values[needed - 1]
     return float((familiar >= threshold).double().mean())
 
 
@@ -148,10 +148,10 @@ def _scores(inside: Values, outside: Values) -> tuple[Tensor, Tensor]:
     return check_numbers(inside, "inside", dims=1), check_numbers(outside, "outside", dims=1)
 
 
-def _placements(familiar: Tensor, foreign: Tensor) -> Tensor:
-    """For each foreign score, the share of familiar ones below it, ties counting half: (foreign,)."""
+def _placements(familiar: Tensor, unfamiliar: Tensor) -> Tensor:
+    """For each unfamiliar score, the share of familiar ones below it, ties counting half: (unfamiliar,)."""
     ordered = familiar.sort().values
-    below, up_to = (torch.searchsorted(ordered, foreign, right=right) for right in (False, True))
+    below, up_to = (torch.searchsorted(ordered, unfamiliar, right=right) for right in (False, True))
     return (below + up_to).double() / (2 * len(ordered))
 
 

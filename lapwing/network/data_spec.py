@@ -25,7 +25,7 @@ class DataSpec:
 
     `weights` are one number per datum: its likelihood counts to the power of that. `mask` is true where a target
     counts, one per datum or one per target; it may be an input of the network too, as an attention mask is. `inputs`
-    are a key or several; left out, everything that is neither targets nor weights. Every
+    are a key or several; by default everything that is neither targets nor weights. Every
     function that takes data takes a `DataSpec`.
 
     Parameters
@@ -33,7 +33,7 @@ class DataSpec:
     data : Dataset, DataLoader, tuple or list of batches
         Batches that are dictionaries or tuples.
     inputs : str, int or tuple, optional
-        Key or place of the inputs. Everything else if left out.
+        Key or place of the inputs. Everything else by default.
     targets : str or int, optional
         Key or place of the targets.
     weights : str or int, optional

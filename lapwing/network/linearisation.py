@@ -52,7 +52,7 @@ def linearise(
         Such as `Categorical()` or `Gaussian()`.
     select : callable or Tensor, optional
         Which weights are uncertain: a function of a weight's name, or a boolean mask. All that require
-        gradients if left out.
+        gradients by default.
     dataset_size : int, optional
         Size of the whole training set, where `data` is a part of it.
     output : str, int or callable, optional

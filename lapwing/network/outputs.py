@@ -38,7 +38,7 @@ AS_IT_IS = View()
 def chosen(returned: Any, output: Output = None) -> Tensor:
     """The tensor that `output` names: a key or attribute, a place in a tuple, or a function of what is returned.
 
-    Left out, it is the tensor itself, the entry called "logits", or the only tensor there is.
+    By default it is the tensor itself, the entry called "logits", or the only tensor there is.
 
     >>> import torch
     >>> chosen({"loss": torch.zeros(()), "logits": torch.zeros(2, 3)}).shape

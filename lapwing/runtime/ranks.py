@@ -184,7 +184,7 @@ def together(shard: bool | None) -> Iterator[Ranks | None]:
     """The ranks of this job while something is shared among them; None where there is one process, or shard=False.
 
     That is a job whose process group is initialised, or one started by torchrun. A group of our own is used and the
-    caller's is left alone.
+    caller's is not changed.
     """
     ranks = None if shard is False else _ranks()
     try:

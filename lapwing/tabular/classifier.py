@@ -57,7 +57,7 @@ class BayesianMLPClassifier(ClassifierMixin, TableEstimator):
     outputs itself, in training as in the end: what is maximised is a lower bound on the evidence of the linearised
     network, by a Gaussian around its weights. Probabilities are the softmax averaged over that Gaussian, and the mean
     over the members with equal weights. On rows held out of seven small tables this was better than Laplace's
-    approximation on six; averaging over the spread was better than the networks alone where rows are few, and worse on
+    approximation on six; averaging over the spread was better than the raw networks where rows are few, and worse on
     two tables whose classes are nearly certain.
 
     Columns are treated as by `BayesianMLPRegressor`: numbers are standardised, in data frames text and categories are
@@ -89,7 +89,7 @@ class BayesianMLPClassifier(ClassifierMixin, TableEstimator):
     random_state : int, RandomState or None
         Decides the starts of the networks.
     verbose : bool, optional
-        Whether to show progress. On a terminal only if left out.
+        Whether to show progress. By default only on a terminal.
 
     Examples
     --------

@@ -95,7 +95,7 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, TableEstimator):
     random_state : int, RandomState or None
         Decides the starts of the networks.
     verbose : bool, optional
-        Whether to show progress. On a terminal only if left out.
+        Whether to show progress. By default only on a terminal.
 
     Examples
     --------

@@ -159,7 +159,7 @@ def loop(
     checkpoint : path, optional
         File to keep the training in, and to go on from.
     progress : bool or callable, optional
-        Whether to show progress, or what is told of it. On a terminal only if left out.
+        Whether to show progress, or a function that is called with each line of it. By default only on a terminal.
     settings : mapping, optional
         What a checkpoint must agree with.
     stop : callable, optional
@@ -223,12 +223,12 @@ def train(
 
     Adam with a learning rate of 1e-3 unless an `optimiser` makes another. Where the noise of a `Gaussian` is not given
     it counts as one. With `validation` the weights of the epoch with the best held-out log density are kept. Data,
-    checkpoints and random numbers are as in `loop`; the model itself is left alone.
+    checkpoints and random numbers are as in `loop`; the model itself is not changed.
 
     Parameters
     ----------
     model : nn.Module
-        A network; it is left alone.
+        A network; it is not changed.
     data : (inputs, targets), Dataset, DataLoader or list of batches
         Training data: inputs and targets.
     likelihood : Likelihood
@@ -250,7 +250,7 @@ def train(
     checkpoint : path, optional
         File to keep the training in, and to go on from.
     progress : bool or callable, optional
-        Whether to show progress, or what is told of it. On a terminal only if left out.
+        Whether to show progress, or a function that is called with each line of it. By default only on a terminal.
 
     Returns
     -------
@@ -309,7 +309,7 @@ def objective(model: nn.Module, likelihood: Likelihood, names: Sequence[str], de
     Parameters
     ----------
     model : nn.Module
-        A network; it is left alone.
+        A network; it is not changed.
     likelihood : Likelihood
         Of the targets, such as `lapwing.Categorical()`.
     names : sequence of str

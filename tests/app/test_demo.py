@@ -132,9 +132,9 @@ def test_the_classifier_is_scored_right(classes):
     nll = -np.log(ours[np.arange(len(labels)), labels]).mean()
     assert f"By NLL ({nll:.3f}) lapwing " in classes.sentence
     assert f"answers {confident.sum()} of {len(labels)} digits, {(confident & wrong).sum()} wrong" in classes.sentence
-    turned = classes.turned[classifier.OURS].numpy()
-    right = (turned.argmax(1) == labels).mean()
-    assert f"lapwing is {turned.max(1).mean():.0%} confident and {right:.0%} right" in classes.sentence
+    rotated = classes.rotated[classifier.OURS].numpy()
+    right = (rotated.argmax(1) == labels).mean()
+    assert f"lapwing is {rotated.max(1).mean():.0%} confident and {right:.0%} right" in classes.sentence
     assert all(metrics.accuracy(probs, classes.labels) > 0.75 for probs in classes.upright.values())
 
 

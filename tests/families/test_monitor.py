@@ -1,4 +1,4 @@
-"""False alarms come as often as was said, by binomial z-score; foreign inputs and drifted batches are noticed."""
+"""False alarms come as often as was said, by binomial z-score; unfamiliar inputs and drifted batches are noticed."""
 
 from dataclasses import dataclass
 
@@ -57,9 +57,9 @@ def test_p_values_of_batches_are_valid(size, batch):
 
 
 @pytest.mark.parametrize(("change", "side"), [
-    (lambda x: x + 1.0, "more_foreign"),  # all of it shifted
+    (lambda x: x + 1.0, "more_unfamiliar"),  # all of it shifted
     (lambda x: x - 1.0, "more_familiar"),
-    (lambda x: torch.where(torch.arange(60) < 6, x + 6.0, x), "more_foreign"),  # a tenth is foreign
+    (lambda x: torch.where(torch.arange(60) < 6, x + 6.0, x), "more_unfamiliar"),  # a tenth is unfamiliar
 ])  # fmt: skip
 def test_batches_that_drift_are_noticed(change, side):
     watching = monitor.fit(Identity(), normals(200, seed=3))
@@ -69,7 +69,7 @@ def test_batches_that_drift_are_noticed(change, side):
     assert before.p_value > 0.01
 
 
-def test_a_nan_score_counts_as_the_most_foreign():
+def test_a_nan_score_counts_as_the_most_unfamiliar():
     watching, batch = monitor.fit(Identity(), normals(200, seed=3)), normals(60, seed=4)
     missing, far = batch.clone(), batch.clone()
     missing[7], far[7] = torch.nan, torch.inf
@@ -88,19 +88,19 @@ def posterior_and_data():
     return lw.fit(model, (x, model(x).detach() + 0.1 * normals(90, 2, seed=6)), lw.Gaussian(0.1), draws=64)
 
 
-def test_foreign_inputs_of_a_network_are_flagged():
+def test_unfamiliar_inputs_of_a_network_are_flagged():
     posterior = posterior_and_data()
     watching = monitor.fit(posterior, normals(199, 3, seed=7))
-    familiar, foreign = normals(400, 3, seed=8), 5 + 3 * normals(100, 3, seed=9)
+    familiar, unfamiliar = normals(400, 3, seed=8), 5 + 3 * normals(100, 3, seed=9)
     # given one held-out set the rate is Beta(10, 190): mean 0.05, standard deviation 0.0154
     assert (
         abs(float(watching.flags(familiar, alarm_rate=0.05).double().mean()) - 0.05)
         < 4 * (0.0154**2 + 0.0475 / 400) ** 0.5
     )
-    assert float(watching.flags(foreign, alarm_rate=0.05).double().mean()) > 0.9
-    assert watching.drift(foreign).p_value == 0.001
+    assert float(watching.flags(unfamiliar, alarm_rate=0.05).double().mean()) > 0.9
+    assert watching.drift(unfamiliar).p_value == 0.001
     assert watching.drift(familiar).p_value > 0.01
-    torch.testing.assert_close(watching.scores(foreign), posterior.predict(foreign).novelty)
+    torch.testing.assert_close(watching.scores(unfamiliar), posterior.predict(unfamiliar).novelty)
     p_values, scores, known = watching.p_values(familiar), watching.scores(familiar), watching.known
     expected = (1 + (known >= scores[:, None]).sum(1)) / 200  # the definition, by counting
     torch.testing.assert_close(p_values, expected.double())

@@ -281,7 +281,7 @@ def _words(record: Record) -> list[str]:
         for one in evaluation.predictions:
             if one.metrics:
                 shown = ", ".join(f"{name} {value.value:.4g}" for name, value in one.metrics.items())
-                lines.append(f"  {evaluation.name}, {report.told(one.method)}: {shown}")
+                lines.append(f"  {evaluation.name}, {report.in_words(one.method)}: {shown}")
     return lines
 
 
@@ -338,6 +338,43 @@ def predict(
         console.answer(
             [f"{len(inputs):,} predictions. Wrote {path}"], {"count": len(inputs), "predictions": path}, json
         )
+
+
+@app.command(
+    short_help="Rank training labels that are probably wrong.",
+    epilog="Examples: lapwing labels table.csv --target kind; lapwing labels model.py:make train.csv --weights w.pt",
+)
+def labels(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="Your network: package.module:factory or file.py:factory; or a table (.csv, .parquet) without one.",
+        ),
+    ],
+    data: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="DATA", help="What the network was trained on, as for `lapwing fit`.", show_default=False
+        ),
+    ] = None,
+    weights: Annotated[str | None, typer.Option(help="State dict of the network: .safetensors, or .pt.")] = None,
+    target: Annotated[str | None, typer.Option(help="Column of the labels.", show_default="the last one")] = None,
+    count: Annotated[
+        int | None, typer.Option(help="How many to list.", min=1, show_default="as many as are estimated to be wrong")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="File to write, .csv or .parquet.")] = Path("label_issues.csv"),
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Rank training labels by how unlikely they are, each predicted from all other examples without training again."""
+    with console.guarded(debug):
+        from lapwing.app.cli import labels as ranking
+        from lapwing.app.cli.fitting import Request
+
+        given = (weights,) if weights else ()
+        found = ranking.ranked(Request(model, data or model, given, target=target), table=data is None)
+        console.answer(*ranking.written(found, count, out), json)
 
 
 @app.command(

@@ -59,7 +59,7 @@ def learn(request: SymmetryRequest, folder: Path, tell: Tell) -> tuple[list[str]
         ablated(model, images[:cut], request.rotate, seed=request.seed, progress=report) if request.ablations else {}
     )
     found = judged(model, *test, request.rotate, seed=request.seed)
-    title = f"{Path(request.data).name}, turned by ±{request.rotate:g}°"
+    title = f"{Path(request.data).name}, rotated by ±{request.rotate:g}°"
     page = write(folder / "report.html", model, *test, found, title, others)
     files = {"page": page, "scores": folder / "scores.json", "model": model.save(folder / "model.safetensors")}
     files["scores"].write_text(json.dumps(found.plain(), indent=1) + "\n")

@@ -44,7 +44,7 @@ class ClassifierScene:
 
     labels: Tensor  # (n,)
     upright: dict[str, Tensor]
-    turned: dict[str, Tensor]
+    rotated: dict[str, Tensor]
     record: records.Record  # of one network's posterior beside the raw network and temperature scaling
 
     title = "A classifier: which digits to answer, and which to leave to a person?"
@@ -75,7 +75,7 @@ class ClassifierScene:
     @property
     def under_rotation(self) -> str:
         """How confident, and how often right, two methods are on rotated digits."""
-        (sure, right), (other, others) = (self.confidence(self.turned[name]) for name in (OURS, SCALED))
+        (sure, right), (other, others) = (self.confidence(self.rotated[name]) for name in (OURS, SCALED))
         still = "still overconfident" if sure - right > 0.05 else "about as confident as it is right"
         return (
             f"Rotated by {DEGREES}°, lapwing is {sure:.0%} confident and {right:.0%} right, {still}; temperature "
@@ -92,9 +92,9 @@ class ClassifierScene:
         scores = Table("", "accuracy", "NLL", "ECE", f"NLL, rotated {DEGREES}°")
         for name, probs in self.upright.items():
             found = metrics.nll(probs, self.labels), metrics.ece(probs, self.labels)
-            turned = metrics.nll(self.turned[name], self.labels)
+            rotated = metrics.nll(self.rotated[name], self.labels)
             accuracy = f"{metrics.accuracy(probs, self.labels):.1%}"
-            scores.add_row(name, accuracy, *(f"{score:.3f}" for score in found), f"{turned:.2f}")
+            scores.add_row(name, accuracy, *(f"{score:.3f}" for score in found), f"{rotated:.2f}")
         abstention = Table("answered, and wrong", *self.upright)
         for threshold in THRESHOLDS:
             counts = [metrics.answered(probs, self.labels, threshold) for probs in self.upright.values()]
@@ -110,11 +110,11 @@ class ClassifierScene:
             left.plot(range(1, len(mistakes) + 1), mistakes, label=name)
         left.set(xlabel="digits answered, the most confident first", ylabel="of them wrong")
         left.legend(fontsize=8)
-        for place, probs in enumerate(self.turned.values()):
+        for place, probs in enumerate(self.rotated.values()):
             sure, good = self.confidence(probs)
             right.bar(place - 0.2, sure, 0.4, color="#9ecae1", label="mean confidence" if not place else None)
             right.bar(place + 0.2, good, 0.4, color="#08519c", label="share right" if not place else None)
-        right.set_xticks(range(len(self.turned)), [textwrap.fill(name, 12) for name in self.turned], fontsize=8)
+        right.set_xticks(range(len(self.rotated)), [textwrap.fill(name, 12) for name in self.rotated], fontsize=8)
         right.set(title=f"digits rotated by {DEGREES}°", ylim=(0, 1))
         right.legend(fontsize=8)
 
@@ -135,12 +135,12 @@ def run() -> ClassifierScene:
     networks = trained(data.train, NETWORKS)
     posterior = fit(networks[0], data.train, Categorical(), validation=data.validation, progress=False)
     mixture = fit(networks, data.train, Categorical(), validation=data.validation, progress=False)
-    upright, turned = (recording.predict(posterior, pictures) for pictures, _ in (data.test, data.rotated))
+    upright, rotated = (recording.predict(posterior, pictures) for pictures, _ in (data.test, data.rotated))
     return ClassifierScene(
         data.test[1],
         probabilities(upright, posterior, networks, mixture, data.test[0]),
-        probabilities(turned, posterior, networks, mixture, data.rotated[0]),
-        recorded(posterior, data, upright, turned),
+        probabilities(rotated, posterior, networks, mixture, data.rotated[0]),
+        recorded(posterior, data, upright, rotated),
     )
 
 
@@ -162,14 +162,14 @@ def probabilities(
 
 
 def recorded(
-    posterior: Posterior, data: Split, upright: recording.Predicted, turned: recording.Predicted
+    posterior: Posterior, data: Split, upright: recording.Predicted, rotated: recording.Predicted
 ) -> records.Record:
     """For the page."""
     sets = [
         recording.of_predictions(name, found, labels.numpy(), pictures.numpy(), recording.temperature(posterior))
         for name, found, (pictures, labels) in (
             ("upright digits", upright, data.test),
-            (f"digits rotated by {DEGREES}°", turned, data.rotated),
+            (f"digits rotated by {DEGREES}°", rotated, data.rotated),
         )
     ]
     sizes = {"train": TRAINED, "validation": HELD_OUT, "test": TESTED}

@@ -8,9 +8,9 @@ from pathlib import Path
 from lapwing.app.records import Record, write_atomically
 from lapwing.app.report.page import page
 from lapwing.app.report.scores import scored
-from lapwing.app.report.verdict import Verdict, told, verdict
+from lapwing.app.report.verdict import Verdict, in_words, verdict
 
-__all__ = ["Verdict", "page", "scored", "told", "verdict", "write"]
+__all__ = ["Verdict", "in_words", "page", "scored", "verdict", "write"]
 
 
 def write(path: Path | str, records: Sequence[Record]) -> Path:

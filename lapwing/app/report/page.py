@@ -114,7 +114,7 @@ def _run(record: Record, prefix: str = "") -> Child:
         *charts,
         ("Which inputs matter?", inputs.relevance(record)),
         ("Under shift", tables.shifted(record)),
-        ("Does it recognise out-of-distribution inputs?", tables.foreign(record)),
+        ("Does it recognise out-of-distribution inputs?", tables.out_of_distribution(record)),
         ("Which prior precision?", [] if record.curve is None else fit.curves(record.curve)),
         ("How was the posterior found?", [*fit.convergence(record), *fit.layers(record)]),
         ("Which training points matter?", fit.influence(record)),

@@ -109,8 +109,8 @@ def number(value: float) -> str:
 def cut(name: str, room: int) -> str:
     """A name, or its beginning where there is no room for more.
 
-    >>> cut("turned by 45°", 14), cut("turned by a quarter", 14)
-    ('turned by 45°', 'turned by a q…')
+    >>> cut("rotated by 45°", 14), cut("rotated by a quarter", 14)
+    ('rotated by 45°', 'rotated by a …')
     """
     return name if len(name) <= room else f"{name[: room - 1]}…"
 

@@ -145,7 +145,7 @@ class _Detection:
         return Measured(metrics.auroc(self.inside, self.outside), error)
 
 
-def foreign(record: Record) -> list[Html]:
+def out_of_distribution(record: Record) -> list[Html]:
     """Uncertainty about the inputs of every other set, beside that about test inputs."""
     first = tested(record) or next(iter(record.evaluations), None)
     others = [one for one in record.evaluations if one is not first]

@@ -163,14 +163,16 @@ def _recommended(record: Record, evaluation: Evaluation, ours: Predictions) -> s
             f"{name}{heat} is {how} {than}here (NLL {nll[method]:.3f} against {nll[ours.method]:.3f}) and almost "
             "free. If calibrated probabilities are all you need, use it."
         )
-    beaten = [f"{told(name)} ({nll[name]:.3f})" for name, apart in rivals.items() if apart is not None and apart.z >= 2]
+    beaten = [
+        f"{in_words(name)} ({nll[name]:.3f})" for name, apart in rivals.items() if apart is not None and apart.z >= 2
+    ]
     if not beaten:
         return ""
     return f"Use {ours.method}'s probabilities: NLL {nll[ours.method]:.3f}, better than {' and '.join(beaten)}."
 
 
 def _before(evaluation: Evaluation, ours: Predictions, off: Measured) -> list[str]:
-    """What the network alone was like, where that explains the result."""
+    """What the raw network was like, where that explains the result."""
     plain = next((one for one in evaluation.predictions if one.method in ALONE and one is not ours), None)
     if plain is None or plain.probs is None or evaluation.targets is None:
         return []
@@ -200,10 +202,10 @@ def _held_out(evaluation: Evaluation, ours: Predictions, off: Measured) -> list[
     return [f"{says}those data were {words[1]} than the test data, or too few."]
 
 
-def told(method: str) -> str:
+def in_words(method: str) -> str:
     """A method's name in a sentence.
 
-    >>> told("raw network"), told("temperature scaling")
+    >>> in_words("raw network"), in_words("temperature scaling")
     ('the raw network', 'temperature scaling')
     """
     return f"the {method}" if method == RAW else method
@@ -216,7 +218,7 @@ def _compared(evaluation: Evaluation, ours: Predictions) -> list[str]:
         if other is ours or evaluation.targets is None:
             continue
         apart = scores.difference(other, ours, evaluation.targets)
-        name = f"{told(other.method)[:1].upper()}{told(other.method)[1:]}"
+        name = f"{in_words(other.method)[:1].upper()}{in_words(other.method)[1:]}"
         if apart is None:
             found.append(f"{name}: one of the two gave some test point no chance at all.")
         elif abs(apart.mean) < EQUAL:

@@ -41,8 +41,8 @@ FAR = 1e9  # nats of its bound under the prior, below which it begins with a nar
 ENDS = 0.3, 16.0  # and those of rough searches, since the bound may have several maxima in α
 WIDEST = 60.0, 1e4  # standard deviation of the outputs under the prior, of several and of one; there only ratios count
 ROUGH, ROUGH_STEPS = 0.05, 12  # nats and steps of those
-FEW = 1500  # data that stand for all of many times more, where a search begins
-MANY = 4  # times as many, from which on it does
+FEW = 1500  # data that a search over many begins with: these first,
+TIMES = 6  # then as many times more, until it has all of them
 
 Data = Tensor | slice  # places of some data
 Expected = Callable[[Tensor, Tensor, Data], Expectation]  # of outputs (n, k) with covariances (n, k, k) of those
@@ -87,16 +87,20 @@ class ContrastRows:
 
     @cached_property
     def few(self) -> ContrastRows | None:
-        """Data evenly taken from all, each counting for as many as it stands for; None where that would save little."""
+        """Data evenly taken from these, about a sixth of them; None where that would save little.
+
+        Each counts for itself. Were it to count for all that it stands for, weights as many as these data would
+        interpolate them, and the best precision would be far from that of all data.
+        """
         n = len(self.offset)
-        if n < MANY * FEW:
+        if n < TIMES * FEW:
             return None
-        places = torch.linspace(0, n - 1, FEW, dtype=torch.float64).round().long()
-        weights = self.weights[places]
+        places = torch.linspace(0, n - 1, max(FEW, n // TIMES), dtype=torch.float64).round().long()
+        known = torch.arange(int(places.max()) + 1)[self.data] if isinstance(self.data, slice) else self.data
         return replace(
             self, free=self.free.of_data(places), fixed=self.fixed.of_data(places), offset=self.offset[places],
-            left_out=None if self.left_out is None else self.left_out[places], data=places,
-            weights=weights * (self.weights.sum() / weights.sum()),
+            left_out=None if self.left_out is None else self.left_out[places], data=known[places],
+            weights=self.weights[places],
         )  # fmt: skip
 
     def columns(self, log_precision: float) -> Design:  # (n, k, q + p)

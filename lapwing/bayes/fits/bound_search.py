@@ -35,8 +35,8 @@ def obstacle(model: LinearModel, groups: int) -> str | None:
     rows, d = model.features.shape
     if not model.likelihood.log_concave:
         return "this density is not log-concave in its outputs, so that the best Gaussian is not the only one"
-    if groups > 1:
-        return "several precisions are free"
+    if groups > 1 and model.point is not None:
+        return "several precisions of a network are free"
     if model.features.costs.too_many_outputs or 8.0 * _numbers(model) > LARGEST_BYTES:
         return f"{rows:,} outputs × {d:,} weights do not fit into the memory for a matrix of them"
     if min(rows, d) > LARGEST_SIDE:
@@ -79,8 +79,13 @@ class BoundSearch:
         if self.steps.tol is not None:
             return self.steps.tol
         if self.rows.offset.shape[1] > 1:
-            return 1e-3
+            return 1e-3 * self._multiple
         return 1e-17 if self.is_cheap and self.model.point is None else 1e-6
+
+    @property
+    def _multiple(self) -> float:
+        """How many times more data there are than a search begins with: what points cannot tell grows with them."""
+        return max(1.0, len(self.rows.offset) / bound.FEW)
 
     @property
     def max_steps(self) -> int:
@@ -183,11 +188,11 @@ class BoundSearch:
         within = inside.reshape(-1, c, inside.shape[1])
         outside = prior @ prior.mT - within @ within.mT
 
-        known = [near]
+        known, rough = [near], ROUGH * self._multiple
 
         def at(precision: float) -> tuple[Tensor, Tensor]:
             nearest = min(known, key=lambda one: abs(one.at.log_precision - log(precision)))
-            known.append(bound.from_near(self.rows, nearest, log(precision), ROUGH, ROUGH_STEPS))
+            known.append(bound.from_near(self.rows, nearest, log(precision), rough, ROUGH_STEPS))
             found = known[-1].at
             solved = torch.linalg.solve_triangular(found.factor, inside.mT, upper=False)
             parts = solved.reshape(len(solved), -1, c)

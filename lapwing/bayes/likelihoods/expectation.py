@@ -20,7 +20,8 @@ FURTHER = 10.0  # standard deviations: a function that grows as e^f counts most 
 MOST = 4001  # nodes of one output
 WIDE = 6.0  # standard deviation of a logit beyond which its average is taken around zero
 BUMP = 40.0  # where log(1 + eᶠ) − max(f, 0) has fallen to round-off
-POINTS = 512  # over several outputs
+POINTS = 512  # over several outputs,
+MANY, FEWER_POINTS = 9000, 128  # of so many data, whose errors largely cancel
 JITTER = 1e-11  # of the variance of a datum, so that outputs without any variance have a Cholesky factor
 BLOCK = 2**17  # outputs at points that are held at once: more are slower, since they leave the processor's cache
 
@@ -99,7 +100,14 @@ def _legendre(count: int) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(nodes), torch.from_numpy(weights)
 
 
-def by_points(density: Density, mean: Tensor, covariance: Tensor, seed: int = 0, count: int = POINTS) -> Expectation:
+def points_for(data: int) -> int:
+    """How many points are taken for each of so many data."""
+    return POINTS if data < MANY else FEWER_POINTS
+
+
+def by_points(
+    density: Density, mean: Tensor, covariance: Tensor, seed: int = 0, count: int | None = None
+) -> Expectation:
     """Averages over the outputs (n, c) of each datum, by a fixed set of points.
 
     The sum over points is taken for the average itself: gradient and curvature are its exact derivatives, in the mean
@@ -107,6 +115,7 @@ def by_points(density: Density, mean: Tensor, covariance: Tensor, seed: int = 0,
     wide the outputs are. For a density whose logarithm is quadratic the points are exact.
     """
     n, c = mean.shape
+    count = count or points_for(n)
     wide, centre = covariance.double(), mean.double()
     jitter = JITTER * wide.diagonal(dim1=1, dim2=2).sum(1) + torch.finfo(torch.float64).tiny
     root = torch.linalg.cholesky_ex(wide + jitter[:, None, None] * torch.eye(c).to(wide))[0]

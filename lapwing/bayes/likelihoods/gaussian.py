@@ -39,7 +39,7 @@ class Gaussian(Likelihood):
     ----------
     noise_std : float or array, optional
         Standard deviation of the noise: one number, one per output (m,), one per example (n,) or (n, 1), or one
-        per target (n, m). Tuned if left out.
+        per target (n, m). Tuned by default.
     per_output : bool
         Whether a tuned noise has one value per output.
     hyperprior : GammaHyperprior, optional

@@ -367,7 +367,7 @@ def restored(saved: dict[str, Any]) -> Likelihood:
     return kinds[values.pop("name")].of_fields(values)
 
 
-def _derived(kind: type[Likelihood]) -> list[type[Likelihood]]:
+def _derived(kind: type) -> list[Any]:
     """Every class that is derived from one."""
     return [one for child in kind.__subclasses__() for one in (child, *_derived(child))]
 
@@ -416,3 +416,10 @@ def check_one_each(name: str, targets: Tensor, rows: int, what: str) -> Tensor:
             f"targets of shape {tuple(targets.shape)} do not fit {rows} outputs: {name} takes {what} for each"
         )
     return targets.double()
+
+
+def check_positive(name: str, value: Any) -> None:
+    """Refuse a parameter that is not positive and finite."""
+    given = torch.as_tensor(value, dtype=torch.float64)
+    if not bool((given.isfinite() & (given > 0)).all()):
+        raise ValueError(f"{name} must be positive and finite, got {value!r}")

@@ -48,7 +48,7 @@ class Exact(Method):
     Parameters
     ----------
     side : "primal" or "dual", optional
-        Whether to decompose the matrix of the weights or of the data. The smaller one if left out.
+        Whether to decompose the matrix of the weights or of the data. The smaller one by default.
     spectrum : Spectrum, optional
         A decomposition that is known already.
     newton : NewtonSteps

@@ -177,7 +177,7 @@ class WeightPosterior(ABC):
     def unpack(cls, plain: dict[str, Any], tensors: dict[str, Tensor], context: FileContext) -> WeightPosterior:
         """The posterior of a file."""
         del plain, tensors, context
-        raise ValueError(f"a posterior by {cls.__name__} is kept as draws alone")
+        raise ValueError(f"a posterior by {cls.__name__} is kept as draws only")
 
     @property
     def is_closed_form(self) -> bool:
@@ -274,12 +274,12 @@ class WeightPosterior(ABC):
 
     def check_changeable(self) -> None:
         """Refuse to become the posterior of other data where too little is known of those so far."""
-        raise ValueError("this posterior was loaded with its draws alone, which more data do not change: fit it again")
+        raise ValueError("this posterior was loaded from a file that holds only draws: fit it again to add data")
 
     def with_fit(self, fit: Fit) -> WeightPosterior:
         """The posterior of other data at the same precisions, with the same noise behind its draws."""
         del fit
-        raise ValueError("this posterior was loaded with its draws alone, which more data do not change: fit it again")
+        raise ValueError("this posterior was loaded from a file that holds only draws: fit it again to add data")
 
     def with_more(self, fit: Fit, more: LinearModel, first: int) -> WeightPosterior:  # noqa: ARG002
         """The posterior of these data and more; their noise begins at a row of its table."""

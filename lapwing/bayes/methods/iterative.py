@@ -149,7 +149,7 @@ class SGD(Solver):
     batch_size : int
         Examples per step.
     steps : int, optional
-        Steps of each solve. Chosen from the size of the data if left out.
+        Steps of each solve. Chosen from the size of the data by default.
     em_steps : int
         Rounds of solving and tuning.
 

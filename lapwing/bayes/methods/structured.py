@@ -50,7 +50,7 @@ class Structure(Method):
     """A structured curvature in place of the Gauss-Newton matrix.
 
     `evidence_at` says where the evidence is taken: at the mode of the linear model, or at the network's own weights,
-    for which no mode is found and whose precisions are known to be too small. Left out it is the mode, and the weights
+    for which no mode is found and whose precisions are known to be too small. By default the mode, and the weights
     where precisions are tuned on held-out data, which need neither.
     """
 
@@ -168,7 +168,7 @@ class Diagonal(Layered):
     Parameters
     ----------
     probes : int, optional
-        Random combinations of the outputs per example. Exact if left out.
+        Random combinations of the outputs per example. Exact by default.
     evidence_at : "mode" or "weights", optional
         Where the marginal likelihood is evaluated: at the optimum of the linearised model, or at the network's
         weights.
@@ -206,7 +206,7 @@ class KFAC(Layered):
     sharing : "expand" or "reduce"
         How weights that are used at several positions are treated.
     probes : int, optional
-        Random combinations of the outputs that are pulled back. All outputs if left out.
+        Random combinations of the outputs that are pulled back. All outputs by default.
     evidence_at : "mode" or "weights", optional
         Where the marginal likelihood is evaluated: at the optimum of the linearised model, or at the network's
         weights.

@@ -96,7 +96,7 @@ def _density(heard: Sequence[Rehearsal], each: Sequence[Tensor]) -> float:
 
 
 def _alone(heard: Sequence[Rehearsal], scores: dict[str, float]) -> tuple[TemperatureScaling | None, dict[str, float]]:
-    """Adds the scores of the networks alone, averaged; gives temperature scaling and the candidates' temperatures."""
+    """Adds the scores of the raw networks, averaged; gives temperature scaling and the candidates' temperatures."""
     if any(one.network is None for one in heard):
         return None, {}
 

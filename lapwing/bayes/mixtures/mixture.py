@@ -114,9 +114,9 @@ class Mixture:
         inputs : Tensor, or what the networks take
             New inputs.
         batch_size : int, optional
-            Inputs at a time. Chosen by memory if left out.
+            Inputs at a time. Chosen by memory by default.
         link : str, optional
-            How logits become probabilities; as each member has it if left out.
+            How logits become probabilities; as each member has it by default.
         bounds : bool
             Whether to find bounds on the variance.
         mean : str, optional
@@ -147,7 +147,7 @@ class Mixture:
         validation : (inputs, targets), Dataset, DataLoader or list of batches
             Data that no member was fitted to.
         link : str, optional
-            How logits become probabilities; as each member has it if left out.
+            How logits become probabilities; as each member has it by default.
 
         Returns
         -------
@@ -170,9 +170,9 @@ class Mixture:
         Parameters
         ----------
         precision : float or Tensor, optional
-            Of the prior; as it is if left out.
+            Of the prior; as it is by default.
         noise_std : float or Tensor, optional
-            Of the noise; as it is if left out.
+            Of the noise; as it is by default.
 
         Returns
         -------

@@ -60,18 +60,24 @@ def _bound(posterior: Posterior) -> str:
 
 
 def candidates(told: Diagnostics, simpler: Mapping[str, str] = SIMPLER) -> list[str]:
-    """What was compared on held-out data, the best first, and where the network alone does as well the advice."""
+    """What was compared on held-out data, the best first, and the advice where the raw network does as well."""
     if told.candidates is None or told.candidate is None:
         return []
     ranked = sorted(told.candidates.items(), key=lambda item: -item[1])
     shares = told.shares or {told.candidate: 1.0}
-    rows = [f"{-score:.4f}  {shares.get(name, 0.0):4.0%}  {name}" for name, score in ranked]
+    rows = [f"{-score:.4f}  {shares.get(name, 0.0):4.0%}  {name}{_at(told, name)}" for name, score in ranked]
     used = sum(share > 0 for share in shares.values())
     how = (
         "The probabilities average these, with the shares shown." if used > 1 else "The first makes the probabilities."
     )
     lead = [f"  {'validation NLL':20}{rows[0]}", *(f"  {'':20}{row}" for row in rows[1:])]
     return [*lead, broken(f"  {'':20}{how} {RANKED}"), *_advice(told.candidate, simpler)]
+
+
+def _at(told: Diagnostics, name: str) -> str:
+    """The temperature, of the candidate that has one: of a network, or of several."""
+    scaling = told.temperature_scaling
+    return "" if scaling is None or "temperature" not in name else f" (T = {scaling['temperature']:.3g})"
 
 
 def _advice(candidate: str, simpler: Mapping[str, str]) -> list[str]:
@@ -96,7 +102,18 @@ def examples(posterior: Posterior) -> str:
 
 
 def _edge(told: Diagnostics) -> list[str]:
-    return [] if told.edge_of_range is None else [f"  {'':20}{EDGES[told.edge_of_range]}"]
+    return [] if told.edge_of_range is None else [f"  {'':20}{EDGES[told.edge_of_range]}{_underconfident(told)}"]
+
+
+def _underconfident(told: Diagnostics) -> str:
+    """Why the uncertainty of the weights adds nothing, where temperature scaling says so."""
+    scaling = told.temperature_scaling
+    if told.edge_of_range != "stiffest" or scaling is None or scaling["temperature"] >= 1:
+        return ""
+    return (
+        f" Temperature scaling finds T = {scaling['temperature']:.3g} < 1: the network is underconfident, which "
+        "uncertain weights do not mend. Train it longer, or use temperature scaling."
+    )
 
 
 def _noise(posterior: Posterior) -> str:

@@ -65,7 +65,7 @@ class StoredDraws(WeightPosterior):
 
     def at(self, prior: DiagonalPrior, noise_precision: Tensor) -> WeightPosterior:
         del prior, noise_precision
-        raise ValueError("this posterior was loaded with its draws alone, which serve one precision: fit it again")
+        raise ValueError("this posterior was loaded from a file that holds only draws of one precision: fit it again")
 
     @property
     def mean(self) -> Tensor:

@@ -372,7 +372,7 @@ def _by_posteriors(posterior: Posterior, held: Observed, features: LinearOperato
 @final
 @dataclass(frozen=True, eq=False)
 class Rehearsal:
-    """What a posterior says of held-out data, over its precision, and what its network says alone."""
+    """What a posterior says of held-out data, over its precision, and what the raw network does."""
 
     known: HeldOut
     over: OverRatio

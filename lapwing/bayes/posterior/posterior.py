@@ -235,9 +235,9 @@ class Posterior:
         inputs : Tensor or what the network takes
             New inputs.
         batch_size : int, optional
-            Inputs worked on at once. Chosen by the free memory if left out.
+            Inputs worked on at once. Chosen by the free memory by default.
         link : str, optional
-            How logits become probabilities. The link of the tuning if left out.
+            How logits become probabilities. The link of the tuning by default.
         bounds : bool
             Whether a Krylov posterior adds bounds on its variances.
         mean : "linear" or "network", optional

@@ -27,7 +27,7 @@ from lapwing.linalg.operators import Dense
 from lapwing.linalg.spectral import Spectrum, cutoff, round_off
 
 DOUBLE = torch.finfo(torch.float64).eps
-FOREIGN = "these data are not among those that the posterior was given: only those can be removed"
+UNKNOWN = "these data are not among those that the posterior was given: only those can be removed"
 COARSE = (
     "what these data leave in some direction is lost in the round-off of the features, or they are not among those "
     "that the posterior was given: fit the others, or remove them from a posterior that carries its training data"
@@ -183,4 +183,4 @@ def _error(values: Tensor, smallest: float, eps: float) -> float:
 
 
 def _why(error: float) -> str:
-    return FOREIGN if error < 2 * DOUBLE**0.5 else COARSE
+    return UNKNOWN if error < 2 * DOUBLE**0.5 else COARSE

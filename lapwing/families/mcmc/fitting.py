@@ -120,7 +120,7 @@ def fit(
     Parameters
     ----------
     model : nn.Module
-        A network; it is left alone.
+        A network; it is not changed.
     data : (inputs, targets), Dataset, DataLoader or list of batches
         Training data: inputs and targets.
     likelihood : Likelihood
@@ -146,7 +146,7 @@ def fit(
     seed : int
         Of the order of the data and of all draws.
     progress : bool or callable, optional
-        Whether to show progress, or what is told of it. On a terminal only if left out.
+        Whether to show progress, or a function that is called with each line of it. By default only on a terminal.
 
     Returns
     -------

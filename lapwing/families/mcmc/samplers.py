@@ -104,7 +104,7 @@ class HMC:
     max_steps : int
         Of a path.
     step_size : float, optional
-        Where warm-up starts; found if left out.
+        Where warm-up starts; found by default.
 
     Raises
     ------
@@ -151,7 +151,7 @@ class Langevin:
     acceptance : float
         Share of steps that is to be accepted.
     step_size : float, optional
-        Where warm-up starts; found if left out.
+        Where warm-up starts; found by default.
 
     Examples
     --------

@@ -46,12 +46,12 @@ def fit(
     N(0, prior_variance). `select` says by name which weights are random; otherwise all but those of normalisation
     layers. The noise of a `Gaussian` is learnt where it is not given. `temperature` is η, or a rule for it: `Balanced`
     without a τ fits every τ of a grid and keeps the one with the best log density on `validation`. `samples` are draws
-    per step. `dataset_size` is the number of data where `data` are only a part of them. The model is left alone.
+    per step. `dataset_size` is the number of data where `data` are only a part of them. The model is not changed.
 
     Parameters
     ----------
     model : nn.Module
-        A network; it is left alone.
+        A network; it is not changed.
     data : (inputs, targets), Dataset, DataLoader or list of batches
         Training data: inputs and targets.
     likelihood : Likelihood
@@ -71,7 +71,7 @@ def fit(
     samples : int
         Draws for each step.
     initial_std : float, optional
-        Standard deviation at the start; a tenth of the prior's if left out.
+        Standard deviation at the start; a tenth of the prior's by default.
     start : Variational, optional
         Another fit to go on from.
     validation : (inputs, targets), Dataset, DataLoader or list of batches, optional
@@ -87,7 +87,7 @@ def fit(
     checkpoint : path, optional
         File to keep the training in, and to go on from.
     progress : bool or callable, optional
-        Whether to show progress, or what is told of it. On a terminal only if left out.
+        Whether to show progress, or a function that is called with each line of it. By default only on a terminal.
 
     Returns
     -------

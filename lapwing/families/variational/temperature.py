@@ -24,7 +24,7 @@ class Balanced:
     Parameters
     ----------
     tau : float, optional
-        τ; tuned on validation data if left out.
+        τ; tuned on validation data by default.
     units : "hidden", "weights", int or None
         N.
 

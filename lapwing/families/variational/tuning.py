@@ -108,7 +108,7 @@ def tune_temperature(
     draws : int
         Posterior draws.
     progress : bool or callable, optional
-        Whether to show progress, or what is told of it. On a terminal only if left out.
+        Whether to show progress, or a function that is called with each line of it. By default only on a terminal.
     options : keyword arguments
         As `fit` takes them.
 

@@ -24,9 +24,9 @@ def mnist(train: Size = None, test: Size = None) -> Task:
     Parameters
     ----------
     train : int, optional
-        Training pictures; all if left out.
+        Training pictures; all by default.
     test : int, optional
-        Test pictures; all if left out.
+        Test pictures; all by default.
 
     Returns
     -------
@@ -49,9 +49,9 @@ def fashion_mnist(train: Size = None, test: Size = None) -> Task:
     Parameters
     ----------
     train : int, optional
-        Training pictures; all if left out.
+        Training pictures; all by default.
     test : int, optional
-        Test pictures; all if left out.
+        Test pictures; all by default.
 
     Returns
     -------
@@ -74,7 +74,7 @@ def notmnist(size: Size = None) -> Pair:
     Parameters
     ----------
     size : int, optional
-        Pictures; all if left out.
+        Pictures; all by default.
 
     Returns
     -------
@@ -107,9 +107,9 @@ def cifar10(train: Size = None, test: Size = None) -> Task:
     Parameters
     ----------
     train : int, optional
-        Training pictures; all if left out.
+        Training pictures; all by default.
     test : int, optional
-        Test pictures; all if left out.
+        Test pictures; all by default.
 
     Returns
     -------
@@ -148,9 +148,9 @@ def cifar10_jpeg(train: Size = None, test: Size = None) -> Task:
     Parameters
     ----------
     train : int, optional
-        Training pictures; all if left out.
+        Training pictures; all by default.
     test : int, optional
-        Test pictures; all if left out.
+        Test pictures; all by default.
 
     Returns
     -------

@@ -101,7 +101,7 @@ class SymmetryModel:
         self, images: Tensor, *, held_out: float = 0.15, poser: Poser | None = None, seed: int = 0,
         checkpoint: Path | str | None = None, progress: bool | Report | None = None,
     ) -> SymmetryModel:  # fmt: skip
-        """A model that learnt from pictures; this one is left alone.
+        """A model that learnt from pictures; this one is not changed.
 
         A share is held out to choose the epoch, the rank and the width of q. With `poser`, the first stage is taken
         from another model of the same group. `checkpoint` is a folder: an interrupted fit goes on from there. A loss

@@ -71,10 +71,10 @@ def _rows(model: SymmetryModel, images: Tensor) -> list[Html]:
 
 def _angles(found: Judged) -> Html:
     applied, inferred = found.turned.applied[:400].numpy(), found.turned.inferred[:400].numpy()
-    frame = Frame(axis("turned by, degrees", applied), axis("inferred, degrees", inferred), 330)
-    tips = [f"turned by {a:.0f}°, inferred {b:.0f}°" for a, b in zip(applied, inferred, strict=True)]
+    frame = Frame(axis("rotated by, degrees", applied), axis("inferred, degrees", inferred), 330)
+    tips = [f"rotated by {a:.0f}°, inferred {b:.0f}°" for a, b in zip(applied, inferred, strict=True)]
     says = (
-        f"Pictures turned once more, by any angle: correlation {found.turned.correlation:.3f}. Points half a turn off "
+        f"Pictures rotated once more, by any angle: correlation {found.turned.correlation:.3f}. Points half a turn off "
     )
     says += "the line are of pictures that look alike upside down."
     return figure(
@@ -134,7 +134,7 @@ def _without(model: SymmetryModel, others: Mapping[str, SymmetryModel], images: 
 
 
 def _numbers(found: Judged) -> Html:
-    says = "The half-width is of the shortest arc with 90 % of p(η | x̂), the median over prototypes; pictures turned "
-    says += "uniformly by ±ρ have 0.9 ρ, and what they were turned by before comes on top. "
+    says = "The half-width is of the shortest arc with 90 % of p(η | x̂), the median over prototypes; pictures rotated "
+    says += "uniformly by ±ρ have 0.9 ρ, and what they were rotated by before comes on top. "
     says += "Where there are two peaks, the arc spans both."
     return card("On pictures that were held out", table(("what", "value"), found.words(), caption="Scores"), says=says)

@@ -42,7 +42,7 @@ def next_angles(
     noise_std : float
         Standard deviation of a line integral.
     bins : int, optional
-        Rays of an angle; those that cover the image if left out.
+        Rays of an angle; those that cover the image by default.
 
     Returns
     -------

@@ -61,7 +61,7 @@ def dropout_image_prior(
     seed : int
         Of all random numbers.
     progress : bool or callable, optional
-        Whether to show progress, or what is told of it. On a terminal only if left out.
+        Whether to show progress, or a function that is called with each line of it. By default only on a terminal.
 
     Returns
     -------

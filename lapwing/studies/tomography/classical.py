@@ -196,7 +196,7 @@ def tv(
     scan : Scan
         What was measured.
     weight : float, optional
-        Of total variation; looked for if left out.
+        Of total variation; looked for by default.
     steps : int
         At most.
     rtol : float

@@ -105,7 +105,7 @@ def linearise(reconstruction: Reconstruction, *, store: bool | None = None) -> L
     reconstruction : Reconstruction
         A fitted network.
     store : bool, optional
-        Whether to keep the Jacobian as a matrix; by size if left out.
+        Whether to keep the Jacobian as a matrix; chosen by size by default.
 
     Returns
     -------

@@ -145,13 +145,13 @@ def quantify(
     noise_std : float
         Standard deviation of a line integral.
     method : method, optional
-        How the posterior is found; chosen by size if left out.
+        How the posterior is found; chosen by size by default.
     draws : int
         Number of draws.
     seed : int
         Of all random numbers.
     progress : bool or callable, optional
-        Whether to show progress, or what is told of it. On a terminal only if left out.
+        Whether to show progress, or a function that is called with each line of it. By default only on a terminal.
 
     Returns
     -------

@@ -44,7 +44,7 @@ class Plan:
     evidence_at : "mode" or "weights"
         Where the evidence is taken.
     matrix_free : MatrixFree, optional
-        How gradients are estimated; exact where it fits if left out.
+        How gradients are estimated; exact where it fits by default.
     dropout : bool
         Whether to fit a network with dropout too, to compare.
     draws : int
@@ -145,7 +145,7 @@ def tune(
     prior : FilterPrior, optional
         Where the search begins.
     progress : bool or callable, optional
-        Whether to show progress, or what is told of it. On a terminal only if left out.
+        Whether to show progress, or a function that is called with each line of it. By default only on a terminal.
 
     Returns
     -------
@@ -196,7 +196,7 @@ def study(
     checkpoint : path, optional
         File to keep the training in, and to go on from.
     progress : bool or callable, optional
-        Whether to show progress, or what is told of it. On a terminal only if left out.
+        Whether to show progress, or a function that is called with each line of it. By default only on a terminal.
 
     Returns
     -------

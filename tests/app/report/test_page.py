@@ -200,10 +200,10 @@ def test_names_of_sets_are_whole_where_there_is_room():
     rng = np.random.default_rng(0)
     sets = [
         records.classification(name, rng.integers(2, size=50), {"lapwing": np.full((50, 2), 0.5)})
-        for name in ("upright digits", "digits turned by 45°")
+        for name in ("upright digits", "digits rotated by 45°")
     ]
     text = report.page([records.Record("digits", "classification", tuple(sets))])
-    assert re.search(r"<text[^>]*>digits turned by 45°</text>", text)
+    assert re.search(r"<text[^>]*>digits rotated by 45°</text>", text)
 
 
 def test_chance_is_rarely_exceeded_by_the_calibrated():

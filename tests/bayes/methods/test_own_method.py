@@ -132,5 +132,5 @@ def test_it_fits_a_network_and_comes_back_from_a_file(tmp_path, likelihood):
     before, after = posterior.predict(x[:6]), loaded.predict(x[:6])
     torch.testing.assert_close(after.mean, before.mean, rtol=0, atol=0)
     torch.testing.assert_close(after.epistemic_variance, before.epistemic_variance, rtol=1e-12, atol=0)
-    with pytest.raises(ValueError, match="draws alone"):
+    with pytest.raises(ValueError, match="holds only draws"):
         loaded.at(precision=1.0)

@@ -33,7 +33,7 @@ def read(source: str | Path, size: int | None = None) -> Tensor:  # (size, size)
     source : str or path
         "shepp-logan", or a file.
     size : int, optional
-        Pixels along a side; those of the image if left out.
+        Pixels along a side; those of the image by default.
 
     Returns
     -------
