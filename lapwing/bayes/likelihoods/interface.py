@@ -369,7 +369,8 @@ def restored(saved: dict[str, Any]) -> Likelihood:
 
 def _derived(kind: type) -> list[Any]:
     """Every class that is derived from one."""
-    return [one for child in kind.__subclasses__() for one in (child, *_derived(child))]
+    children: list[Any] = kind.__subclasses__()
+    return children + [one for child in children for one in _derived(child)]
 
 
 def counted(values: Tensor, weights: Tensor | None) -> Tensor:
