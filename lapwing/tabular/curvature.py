@@ -13,7 +13,7 @@ from typing import Protocol, final
 import numpy as np
 import torch
 from scipy.linalg.blas import dsymv, dsyrk
-from scipy.linalg.lapack import dpotrf, dtrtri
+from scipy.linalg.lapack import dpotrf, dpotri, dtrtri
 from torch import Tensor
 
 from lapwing.tabular.networks import LayerJacobian, LayerMatrices
@@ -147,7 +147,7 @@ class RowPosterior:
 
     def determined(self) -> Variances:
         """The trace of (I + R v Rᵀ)⁻¹ with a column's share of R v Rᵀ."""
-        inverse = torch.cholesky_inverse(self.root)
+        inverse = torch.stack([inverse_of(one) for one in self.root])
         parts = []
         for left, right, variance in zip(self.rows.left, self.rows.right, self.variances, strict=True):
             shared = (left @ left.mT).mul_(inverse)
@@ -296,6 +296,18 @@ def _cholesky(matrix: Tensor) -> Tensor:  # (b, k, k)
         if failed:
             raise FloatingPointError(f"the leading minor of order {failed} is not positive definite")
     return roots
+
+
+def inverse_of(root: Tensor) -> Tensor:  # (k, k)
+    """(L Lᵀ)⁻¹."""
+    inverse, _ = dpotri(root.numpy(), lower=1)
+    lower = torch.from_numpy(inverse).tril()
+    return lower + lower.tril(-1).mT
+
+
+def product(left: Tensor, right: Tensor) -> Tensor:  # of (k, l) and (l, m)
+    """By numpy's BLAS, which takes half the time of torch's on processors that are not Intel's."""
+    return torch.from_numpy(left.numpy() @ right.numpy())
 
 
 def _inverse_diagonal(root: Tensor) -> Tensor:  # (k,)
