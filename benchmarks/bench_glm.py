@@ -5,7 +5,7 @@ Protocol, written before the first run. Two data sets that come with statsmodels
 among trials, 303 rows, 20 columns, most of them products of others). Our fit tunes its precision; NUTS (PyMC, four
 chains of 1,000 draws after 1,000 for tuning, seed 0) has the same prior at that precision, so that both look at the same
 posterior. Reported: the largest difference of the means in standard deviations, the range of the ratios of standard
-deviations, the largest difference of the ends of 95 % intervals in standard deviations.
+deviations, and the largest difference of the ends of 95 % intervals in standard deviations.
 A difference of means below 0.1 and ratios within 5 % are called agreement; the error
 of NUTS itself is about 0.03 standard deviations. The seconds of the processor are medians of three fits on one thread;
 coefficients are compared with those of maximum likelihood, in their standard errors. Nothing is tuned on the result.

@@ -10,7 +10,8 @@ import time
 
 import numpy as np
 
-data, settings = np.load(sys.argv[1]), json.loads(sys.argv[2])
+settings = json.loads(sys.argv[2])
+data = {} if settings["task"] == "data" else np.load(sys.argv[1])
 
 
 def from_statsmodels(name: str) -> dict[str, np.ndarray]:
