@@ -5,7 +5,6 @@ Three roads to it: MacKay's fixed point (MacKay 1992), EM, and the gradient.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import final
 
@@ -205,11 +204,19 @@ def by_values(problem: Problem, start: Precisions) -> Optimum:
 
 def mackay(problem: Problem, start: Precisions, *, max_steps: int = 10_000, tolerance: float = 1e-10) -> Optimum:
     """MacKay's fixed point, α ← γ / ‖θ̄‖² and β ← (N − γ) / ‖y − Φθ̄‖², damped where the evidence would fall."""
-
-    def update(at: Precisions, m: Moments) -> Precisions:
-        return mackay_update(problem, at, m)
-
-    return _fixed_point(problem, start, update, max_steps, tolerance)
+    at = start
+    trace: list[float] = []
+    for step in range(max_steps):
+        moments = problem.moments(at)
+        here = problem.objective(at, moments)
+        x = np.log(_free(problem, at))
+        goal = np.log(_free(problem, mackay_update(problem, at, moments)))
+        if not len(x) or np.abs(goal - x).max() <= tolerance:
+            return Optimum(_prune(problem, at), step, True, tuple(trace))
+        at, there = _uphill(problem, at, x, goal, here)
+        trace.append(there)
+        at = _prune(problem, at)
+    return Optimum(at, max_steps, False, tuple(trace))
 
 
 def mackay_update(problem: Problem, at: Precisions, m: Moments) -> Precisions:
@@ -220,40 +227,6 @@ def mackay_update(problem: Problem, at: Precisions, m: Moments) -> Precisions:
     noise = (problem.counts - m.leverage + 2 * b.shape) / (m.residual + 2 * b.rate).clamp_min(SMALLEST)
     noise = noise if problem.tune_noise else at.noise
     return Precisions(torch.where(problem.free_prior(at), prior, at.prior), noise)
-
-
-def expectation_maximisation(
-    problem: Problem, start: Precisions, *, max_steps: int = 10_000, tolerance: float = 1e-10
-) -> Optimum:
-    """EM, α ← d / (‖θ̄‖² + tr H⁻¹) and β ← N / (‖y − Φθ̄‖² + tr ΦH⁻¹Φᵀ): slower than MacKay, never downhill."""
-
-    def update(at: Precisions, m: Moments) -> Precisions:
-        prior = problem.sizes / (m.weights + (problem.sizes - m.determined) / at.prior)
-        noise = problem.counts / (m.residual + m.leverage / at.noise)
-        return Precisions(torch.where(problem.free_prior(at), prior, at.prior), noise)
-
-    return _fixed_point(problem, start, update, max_steps, tolerance)
-
-
-def _fixed_point(
-    problem: Problem,
-    at: Precisions,
-    update: Callable[[Precisions, Moments], Precisions],
-    max_steps: int,
-    tolerance: float,
-) -> Optimum:
-    trace: list[float] = []
-    for step in range(max_steps):
-        moments = problem.moments(at)
-        here = problem.objective(at, moments)
-        target = update(at, moments)
-        x, goal = np.log(_free(problem, at)), np.log(_free(problem, target))
-        if not len(x) or np.abs(goal - x).max() <= tolerance:
-            return Optimum(_prune(problem, at), step, True, tuple(trace))
-        at, there = _uphill(problem, at, x, goal, here)
-        trace.append(there)
-        at = _prune(problem, at)
-    return Optimum(at, max_steps, False, tuple(trace))
 
 
 def _uphill(problem: Problem, at: Precisions, x: np.ndarray, goal: np.ndarray, here: float) -> tuple[Precisions, float]:

@@ -66,6 +66,18 @@ class FeatureMap:
         """What predictions are drawn around if nothing else is asked for."""
         return "linear" if self.point is None or self.point.through_zero else "network"
 
+    def centred(self, model: LinearModel) -> LinearModel:
+        """A model of more data, through zero where that of these data is."""
+        return model.through_zero() if self.point is not None and self.point.through_zero else model
+
+    def are_linked(self, likelihood: Likelihood, shape: tuple[int, ...]) -> bool:
+        """Whether a likelihood needs the covariances between the outputs of a datum, of outputs of a shape."""
+        return self.outputs is not None and likelihood.are_linked(torch.empty(shape, device="meta"))
+
+    def network_outputs(self, likelihood: Likelihood, inputs: Any) -> Tensor | None:
+        """The network's own outputs at some inputs, as a likelihood has them in rows; None of a model without one."""
+        return None if self.point is None else likelihood.as_rows(self.point.outputs_at(inputs)).double().cpu()
+
     def reshape_outputs(self, values: Tensor) -> Tensor:
         """Flat outputs as (n,) or (n, m)."""
         return values if self.outputs is None else values.unflatten(0, (-1, self.outputs))
