@@ -113,9 +113,6 @@ def measure(data: str, seeds: int) -> dict:
 
 CELLS = {
     "lenet, 0-4": {"data": "0-4", "seeds": 3},
-    "lenet, mnist": {"data": "mnist", "seeds": 3},
-    "lenet, fashion": {"data": "fashion", "seeds": 3},
-    "resnet-20, cifar10": {"data": "cifar10", "seeds": 1},
 }
 
 if __name__ == "__main__":
