@@ -17,8 +17,8 @@ from lapwing.decisions.gradients import GradientSketch
 from lapwing.decisions.leaving_out import calibrated, left_out_scores
 from lapwing.linalg.estimators import Estimate
 from lapwing.network.batches import as_batches
+from lapwing.network.input_tree import Output, View
 from lapwing.network.jacobian import Network
-from lapwing.network.outputs import Output, View
 from lapwing.network.parameters import Select
 from lapwing.runtime.progress import Report, reporter
 

@@ -18,14 +18,13 @@ from lapwing.network.checks import check_logits, check_purpose, checked_outputs,
 from lapwing.network.data_spec import NO_TARGETS
 from lapwing.network.groups import weight_groups
 from lapwing.network.hessian import DenseCurvatures
-from lapwing.network.input_tree import nested, required
+from lapwing.network.input_tree import Output, View, nested, required
 from lapwing.network.jacobian import Jacobian, Network, ProductPlan, prepared
 from lapwing.network.jacobian.jacobian import InMainMemory
 from lapwing.network.kfac import FoundStructure, Structures, root_of
 from lapwing.network.kfac.factors import Sharing
 from lapwing.network.kfac.roots import Root, per_place, scaled
 from lapwing.network.last_layer import LastLayer
-from lapwing.network.outputs import Output, View
 from lapwing.network.parameters import Select, fingerprint
 from lapwing.runtime.devices import map_tensors
 from lapwing.runtime.journal import Journal

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lapwing.network.input_tree import call, nested
-from lapwing.network.outputs import Output, chosen
+from lapwing.network.input_tree import Output, call, chosen, nested
 
 
 class Pairs(nn.Module):
