@@ -19,6 +19,7 @@ from typing import Any
 _HOME = {
     "Bernoulli": "bayes.likelihoods",
     "Binomial": "bayes.likelihoods",
+    "BradleyTerry": "bayes.likelihoods",
     "CG": "bayes.methods",
     "Categorical": "bayes.likelihoods",
     "Diagonal": "bayes.methods",
@@ -43,6 +44,7 @@ _HOME = {
     "NegativeBinomial": "bayes.likelihoods",
     "Ordinal": "bayes.likelihoods",
     "PerGroup": "bayes.priors",
+    "Pairs": "network.pairs",
     "Poisson": "bayes.likelihoods",
     "Posterior": "bayes.posterior",
     "Prediction": "bayes.predictive",
@@ -55,6 +57,8 @@ _HOME = {
     "likelihood": "bayes.likelihoods",
     "linearise": "network.linearisation",
     "load": "network.files",
+    "lora": "network.adapters",
+    "ood": "decisions.ood",
     "subnetwork": "network.subnetwork",
     "train_with_evidence": "families.evidence_training",
     "matrices_only": "network.parameters",
@@ -64,7 +68,8 @@ __all__ = [*_HOME, "__version__"]
 __version__ = version("lapwing")
 
 
-_INTEGRATIONS = {"botorch": "integrations.botorch"}  # parts that need another library
+# parts that need another library
+_INTEGRATIONS = {"botorch": "integrations.botorch", "huggingface": "integrations.huggingface"}
 
 
 def __getattr__(name: str) -> Any:

@@ -17,7 +17,7 @@ ALLOWED = {
     "facade": {"runtime", "linalg", "bayes", "network"},
     "metrics": set(),
     "decisions": {"runtime", "linalg", "bayes", "network", "tabular", "families"},
-    "integrations": {"runtime", "linalg", "bayes", "network", "tabular"},
+    "integrations": {"runtime", "linalg", "bayes", "network", "tabular", "facade"},
     "studies": {"runtime", "linalg", "bayes", "network", "training", "app.report"},
     "app.records": {"runtime"},
     "app.report": {"metrics", "app.records"},

@@ -15,11 +15,10 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.func import grad, vmap
 
-from lapwing.network.input_tree import Sample
+from lapwing.network.input_tree import Output, Sample, View, chosen
 from lapwing.network.jacobian import Network
 from lapwing.network.jacobian.network import Weights
 from lapwing.network.jacobian.products import quiet, rows_of_datum
-from lapwing.network.outputs import Output, View, chosen
 from lapwing.network.parameters import Select
 
 COORDINATES = 512

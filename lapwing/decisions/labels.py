@@ -17,8 +17,8 @@ from lapwing.decisions.gradients import GradientSketch
 from lapwing.decisions.leaving_out import calibrated, left_out_scores
 from lapwing.linalg.estimators import Estimate
 from lapwing.network.batches import as_batches
+from lapwing.network.input_tree import Output, View
 from lapwing.network.jacobian import Network
-from lapwing.network.outputs import Output, View
 from lapwing.network.parameters import Select
 from lapwing.runtime.progress import Report, reporter
 
@@ -81,7 +81,7 @@ class LabelIssues:
         Parameters
         ----------
         count : int, optional
-            How many. As many as are estimated to be wrong if left out.
+            How many. By default as many as are estimated to be wrong.
 
         Returns
         -------
@@ -139,7 +139,7 @@ def label_issues(
     seed : int
         Of the random coordinates or features.
     progress : bool or callable, optional
-        Whether to show progress. On a terminal only if left out.
+        Whether to show progress. By default only on a terminal.
 
     Returns
     -------

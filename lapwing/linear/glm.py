@@ -19,12 +19,13 @@ from torch import Tensor
 
 from lapwing.bayes.likelihoods import Binomial, Gamma, Likelihood, NegativeBinomial, Ordinal, Poisson
 from lapwing.bayes.likelihoods.expectation import logistic
+from lapwing.linear.fitting import fitted_whole
 from lapwing.linear.generalised import GeneralisedLinearModel, Rows
 
 LEAST = 1e-6  # dispersion that is looked at, or one over it of a shape
 MOST = 1e4
 PARAMETERS = """prior_precision : float, optional
-        Precision of the coefficients of every group. Tuned by the marginal likelihood if left out.
+        Precision of the coefficients of every group. By default it is tuned by the marginal likelihood.
     groups : dict, optional
         Groups of columns with a precision of their own, by name: their numbers, a slice, their names in a DataFrame,
         or how these begin. Random effects are the columns of indicators of a group. They are taken as they are.
@@ -208,7 +209,7 @@ class BayesianNegativeBinomialRegressor(_Dispersed):
     Parameters
     ----------
     dispersion : float, optional
-        The relative variance of the rate. Tuned by the marginal likelihood if left out.
+        The relative variance of the rate. By default it is tuned by the marginal likelihood.
     PARAMETERS
 
     Examples
@@ -268,7 +269,7 @@ class BayesianGammaRegressor(_Dispersed):
     Parameters
     ----------
     shape : float, optional
-        Shape of the Gamma distribution. Tuned by the marginal likelihood if left out.
+        Shape of the Gamma distribution. By default it is tuned by the marginal likelihood.
     PARAMETERS
 
     Examples
@@ -428,12 +429,19 @@ class BayesianOrdinalClassifier(ClassifierMixin, GeneralisedLinearModel):
     def _validated(self, X: Any, y: Any) -> tuple[Any, np.ndarray]:
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], ensure_min_samples=2)
         check_classification_targets(y)
-        self.classes_, levels = np.unique(y, return_inverse=True)
+        self.classes_ = np.unique(y if self._expected is None else self._expected)
+        levels = self._levels(y)
         if len(self.classes_) < 2:
             raise ValueError(f"y holds 1 class, {self.classes_.tolist()}: a classifier needs at least 2")
-        return X, levels.reshape(-1)
+        return X, levels
 
-    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None, exposure: Any = None) -> Any:
+    def _fit(self, X: Any, y: Any, *known: Any) -> None:
+        self._expected = known[3] if len(known) > 3 else None
+        super()._fit(X, y, *known)
+
+    def partial_fit(  # type: ignore[override]
+        self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None, offset: Any = None
+    ) -> Any:
         """Learn from more rows: the posterior so far is the prior for them, and thresholds stay.
 
         Parameters
@@ -441,13 +449,13 @@ class BayesianOrdinalClassifier(ClassifierMixin, GeneralisedLinearModel):
         X : array, DataFrame or sparse matrix
             Rows of inputs.
         y : array
-            Labels that `fit` has seen.
+            Labels, all of which the first call has seen or was given as `classes`.
+        classes : array, optional
+            All labels, for the first call.
         sample_weight : array, optional
             How often each row counts.
         offset : array, optional
             Added to the linear predictor of each row.
-        exposure : array, optional
-            Not for levels.
 
         Returns
         -------
@@ -460,8 +468,8 @@ class BayesianOrdinalClassifier(ClassifierMixin, GeneralisedLinearModel):
             If a label is new, or the columns are not those of `fit`.
         """
         if not hasattr(self, "coef_"):
-            return self.fit(X, y, sample_weight, offset, exposure)
-        return super().partial_fit(X, self._levels(y), sample_weight, offset, exposure)
+            return fitted_whole(self, X, y, sample_weight, offset, None, classes)
+        return super().partial_fit(X, self._levels(y), sample_weight, offset)
 
     def _levels(self, y: Any) -> np.ndarray:
         labels = np.asarray(y)
@@ -540,7 +548,8 @@ class BayesianOrdinalClassifier(ClassifierMixin, GeneralisedLinearModel):
         ValueError
             If the columns are not those of `fit`.
         """
-        return self.classes_[self.predict_proba(X, offset).argmax(1)]
+        largest = self.predict_proba(X, offset).argmax(1)
+        return self.classes_[largest]
 
     def _targets(self, y: Any, found: Any) -> Tensor:
         return super()._targets(self._levels(y), found)

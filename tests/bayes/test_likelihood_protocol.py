@@ -29,6 +29,7 @@ CASES = {  # a likelihood, outputs as it takes them, targets
     "labels": (lw.Bernoulli(), normal(N, 2), (normal(N, 2, seed=1) > 0).double()),
     "one label": (lw.Bernoulli(), normal(N), (normal(N, seed=1) > 0).double()),
     "classes": (lw.Categorical(), normal(N, 3), torch.tensor([0, 2, 1, 1, 0])),
+    "pairs": (lw.BradleyTerry(), normal(N, 2), torch.tensor([0, 0, 1, 0, 1])),
     "counts": (lw.Poisson(), normal(N), torch.tensor([0.0, 2, 1, 1, 5]).double()),
     "varied counts": (lw.NegativeBinomial(0.7), normal(N), torch.tensor([0.0, 2, 1, 1, 5]).double()),
     "positive": (lw.Gamma(2.5), normal(N), normal(N, seed=1).exp()),

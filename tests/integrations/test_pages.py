@@ -1,4 +1,4 @@
-"""The code of the page about BoTorch runs, and shows what the page says."""
+"""The code of pages about other libraries runs, and shows what the page says."""
 
 import doctest
 from pathlib import Path
@@ -6,22 +6,24 @@ from pathlib import Path
 import pytest
 import torch
 
-pytest.importorskip("botorch", reason="BoTorch is not installed: `make integrations` does it")
-
 from tests.test_docs import FLAGS, fenced
 
-PAGE = "how_to/bayesian_optimisation.md"
+PAGES = {"how_to/bayesian_optimisation.md": ("botorch", "botorch"), "how_to/hugging_face.md": ("hf", "peft")}
 
 
-def test_the_page_about_botorch_runs(tmp_path, monkeypatch):
+@pytest.mark.filterwarnings("ignore")  # of the other libraries
+@pytest.mark.parametrize("page", list(PAGES))
+def test_the_page_runs(page, tmp_path, monkeypatch):
+    mark, library = PAGES[page]
+    pytest.importorskip(library, reason=f"{library} is not installed: `make integrations` does it")
     monkeypatch.chdir(Path(tmp_path))
     names: dict = {"__name__": "page"}
     with torch.random.fork_rng():
-        for code in fenced(PAGE, "botorch"):
+        for code in fenced(page, mark):
             if not code.startswith(">>>"):
-                exec(compile(code, PAGE, "exec"), names)
+                exec(compile(code, page, "exec"), names)
                 continue
-            test = doctest.DocTestParser().get_doctest(code, names, PAGE, PAGE, 0)
+            test = doctest.DocTestParser().get_doctest(code, names, page, page, 0)
             test.globs = names
             failed = doctest.DocTestRunner(optionflags=FLAGS).run(test, clear_globs=False).failed
             assert not failed

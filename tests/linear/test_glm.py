@@ -271,6 +271,18 @@ def test_more_rows_are_learnt_as_if_they_had_been_there():
     assert parts.log_evidence_ == pytest.approx(both.log_evidence_, abs=0.5)
 
 
+def test_levels_are_learnt_bit_by_bit():
+    """The second half moves the probabilities towards those of all rows; a label that was not named is refused."""
+    x, y = levels(600)
+    both = BayesianOrdinalClassifier(prior_precision=1.0).fit(x, y).predict_proba(x)
+    model = BayesianOrdinalClassifier(prior_precision=1.0).partial_fit(x[:300], y[:300], classes=["a", "b", "c"])
+    half = model.predict_proba(x)
+    model.partial_fit(x[300:], y[300:])
+    assert np.abs(model.predict_proba(x) - both).mean() < np.abs(half - both).mean()
+    with pytest.raises(ValueError, match="none of the classes"):
+        model.partial_fit(x[:2], ["a", "z"])
+
+
 def test_wide_data_keep_the_prior_where_there_are_no_data():
     """Fewer rows than columns: the same as without the short cut by the span of the rows."""
     rng = np.random.default_rng(0)

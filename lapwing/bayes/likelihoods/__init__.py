@@ -2,6 +2,7 @@
 
 from lapwing.bayes.likelihoods.bernoulli import Bernoulli
 from lapwing.bayes.likelihoods.binomial import Binomial
+from lapwing.bayes.likelihoods.bradley_terry import BradleyTerry
 from lapwing.bayes.likelihoods.categorical import Categorical, softmax_root
 from lapwing.bayes.likelihoods.expectation import Expectation
 from lapwing.bayes.likelihoods.gamma import Gamma
@@ -20,6 +21,7 @@ __all__ = [
     "NO_NOISE",
     "Bernoulli",
     "Binomial",
+    "BradleyTerry",
     "Categorical",
     "Expectation",
     "Gamma",

@@ -362,9 +362,15 @@ class Likelihood(ABC):
 
 def restored(saved: dict[str, Any]) -> Likelihood:
     """The likelihood that `saved` described."""
-    kinds = {kind.__name__: kind for kind in Likelihood.__subclasses__()}
+    kinds = {kind.__name__: kind for kind in _derived(Likelihood)}
     values = dict(saved)
     return kinds[values.pop("name")].of_fields(values)
+
+
+def _derived(kind: type) -> list[Any]:
+    """Every class that is derived from one."""
+    children: list[Any] = kind.__subclasses__()
+    return children + [one for child in children for one in _derived(child)]
 
 
 def counted(values: Tensor, weights: Tensor | None) -> Tensor:
