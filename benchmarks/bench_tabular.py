@@ -78,7 +78,7 @@ def chosen() -> list[Chosen]:
         *((data, "ridge", FEW, False) for data in LARGE),
         *((data, method, TEN, False) for method, data in product(("mlp", "boosting"), MORE)),
         *((data, "lapwing", [0], False) for data in LARGE),
-        ("kin8nm", "lapwing", [1], False),
+        *(("kin8nm", "lapwing", [split], False) for split in FEW[1:]),
     ]
 
 
