@@ -58,7 +58,10 @@ __all__ = [*_HOME, "__version__"]
 __version__ = version("lapwing")
 
 
-_INTEGRATIONS = {"botorch": "integrations.botorch"}  # parts that need another library
+_INTEGRATIONS = {
+    "botorch": "integrations.botorch",
+    "lightning": "integrations.lightning",
+}  # parts that need another library
 
 
 def __getattr__(name: str) -> Any:

@@ -25,7 +25,13 @@ LINK = re.compile(r"(?<!\!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 SHOWN = {"text", ""}  # output, a tree of folders
 DIRECTIVES = {"{toctree}", "{eval-rst}", "{include} ../CHANGELOG.md", "{include} ../CONTRIBUTING.md", "{commands}"}
-OWN_TESTS = {"python setup", "python ours", "python theirs", "python botorch"}  # run below, and by tests of their own
+OWN_TESTS = {
+    "python setup",
+    "python ours",
+    "python theirs",
+    "python botorch",
+    "python integrations",
+}  # run below, and by tests of their own
 
 
 def name_of(path: Path) -> str:

@@ -18,7 +18,7 @@ ALLOWED = {
     "families": {"runtime", "linalg", "bayes", "network", "training"},
     "facade": {"runtime", "linalg", "bayes", "network"},
     "metrics": set(),
-    "integrations": {"runtime", "linalg", "bayes", "network", "tabular"},
+    "integrations": {"runtime", "linalg", "bayes", "network", "tabular", "facade"},
     "studies": {"runtime", "linalg", "bayes", "network", "training", "app.report"},
     "app.records": {"runtime"},
     "app.report": {"metrics", "app.records"},

@@ -26,6 +26,7 @@ from lapwing.network.kfac.roots import Root, per_place, scaled
 from lapwing.network.last_layer import LastLayer
 from lapwing.network.outputs import Output, View
 from lapwing.network.parameters import Select, fingerprint
+from lapwing.network.serving import Served
 from lapwing.runtime.devices import map_tensors
 from lapwing.runtime.journal import Journal
 
@@ -126,6 +127,7 @@ def linearise(
                 [network.moved(change).outputs(batch) for batch in _inputs(network, inputs)]
             ),
             lambda data: _observed(network, as_batches(data), likelihood)[1],
+            lambda posterior, _, link: Served.of_posterior(network, last, posterior, link),
             stands_for=1.0 if dataset_size is None else dataset_size / n,
         ),
     )  # fmt: skip
