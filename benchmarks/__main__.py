@@ -11,7 +11,7 @@ import typer
 from benchmarks import driver
 from benchmarks.about import TASKS
 from lapwing.app.cli import console
-from lapwing.app.cli.commands import Debug, Json, Quiet, writable
+from lapwing.app.cli.options import Debug, Json, Quiet, writable
 
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
 

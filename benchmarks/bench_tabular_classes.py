@@ -17,7 +17,7 @@ Letter. Why Pima had become worse was then looked for in its training rows alone
 the wide prior training ended at lower bounds, by 2 to 96 nats. So each network now begins from both, and goes on from where the bound is
 higher after 21 steps. On held-out parts of half-moons that is as good as the wide prior; of Sonar, Glass, Ionosphere and Vowel now better, now worse. The figures below are those of this third run.
 
-Not all of it was run yet: `to_come` has the rest.
+Not all of it was run yet, for time: of the four larger tables split 0, of Satellite splits 0 to 2. `to_come` has the rest.
 
 Scores are means over the test rows: the negative log probability of the labels (`nll`), accuracy, and the expected calibration error of
 the largest probability (15 bins of equal width). Probabilities below 1e-4 count as that, for every method, since isotonic regression
@@ -45,7 +45,7 @@ import harness
 import numpy as np
 
 SMALL = ("wine", "breast cancer", "vehicle", "pima")
-LARGE = ("spam", "satellite", "digits", "letter")
+LARGE = ("satellite", "spam", "letter", "digits")
 METHODS = ("lapwing", "logistic", "mlp", "boosting")
 
 
@@ -59,7 +59,11 @@ def cells(sets: tuple[str, ...], title: str, splits: list[int], *others: str) ->
 
 def to_come() -> dict[str, dict[str, Any]]:
     """What the protocol asks beside; lines move to `CELLS` to be run."""
-    return {**cells(LARGE, "splits 1 to 4", [1, 2, 3, 4]), **cells(LARGE, "splits 5 to 9", [5, 6, 7, 8, 9])}
+    return {
+        **cells(LARGE[1:], "splits 1 to 2", [1, 2]),
+        **cells(LARGE, "splits 3 to 4", [3, 4]),
+        **cells(LARGE, "splits 5 to 9", [5, 6, 7, 8, 9]),
+    }
 
 
 CELLS: dict[str, dict[str, Any]] = {
@@ -67,6 +71,7 @@ CELLS: dict[str, dict[str, Any]] = {
     **cells(SMALL, "splits 0 to 4", [0, 1, 2, 3, 4], "lapwing, one"),
     **cells(SMALL, "splits 5 to 9", [5, 6, 7, 8, 9], "lapwing, one"),
     **cells(LARGE, "split 0", [0]),
+    **cells(LARGE[:1], "splits 1 to 2", [1, 2]),
 }
 MOST_TRAINING_ROWS = 1000
 MOST_TEST_ROWS = 3000

@@ -46,10 +46,10 @@ def page(parts: dict[str, Cells]) -> str:
         for name, cell in parts.get(part, {}).items()
         if not name.endswith("a part")
     ]
-    sets = _columns(cell for cell in cells if not cell["arguments"].get("gap"))
+    sets = columns_of(cell for cell in cells if not cell["arguments"].get("gap"))
     standard = {data: columns for data, columns in sets.items() if data not in MORE}
     more = {data: columns for data, columns in sets.items() if data in MORE}
-    gap = _columns(cell for cell in cells if cell["arguments"].get("gap"))
+    gap = columns_of(cell for cell in cells if cell["arguments"].get("gap"))
     text = f"""
 ## Tables without a network
 
@@ -60,7 +60,8 @@ the splits it names, and rows of different splits are not to be compared by it: 
 the splits that both have, with its standard error. Methods within two of them are level; with three splits that is a rough guide. Seconds are those of fit and prediction on one
 thread of a machine that others used too. Intervals of `lapwing` hold, on average over the sets, {_coverage(standard, "coverage_50")} at 50 %
 and {_coverage(standard, "coverage_90")} at 90 %. In wine, where boosting is ahead, 27 % of the test rows stand among the training rows too, number for
-number, and trees remember these.
+number, and trees remember these: with a fifth of the training rows of splits 0 and 1 held out, boosting has an NLL of 0.47 on rows that stand among the others
+and 1.09 on those that do not, `lapwing` 0.64 and 1.07. {_tally(standard)}
 
 {_verdicts(standard)}
 {_of_sets(standard)}"""
@@ -68,21 +69,25 @@ number, and trees remember these.
         text += f"""### More tables
 
 Tables of scikit-learn and of R packages, fixed before the first score, on random splits: four fifths of the rows to train on, the others to
-test on. Intervals of `lapwing` hold {_coverage(more, "coverage_50")} at 50 % and {_coverage(more, "coverage_90")} at 90 %.
+test on. Intervals of `lapwing` hold {_coverage(more, "coverage_50")} at 50 % and {_coverage(more, "coverage_90")} at 90 %. {_tally(more)}
+The table lost is diabetes, whose target is nearly linear in its columns: networks with fifty hidden units fit noise there, and the marginal likelihood
+could have said so. With a fifth of the training rows of splits 0 to 2 held out, it is −1,565 for fifty units, −1,546 for three and −1,540 for one, and the NLL
+of the rows held out 5.47, 5.40 and 5.41, where ridge has 5.41. The default does not choose the number of units; `hidden_units=3` is worth a try where a linear
+model is good already.
 
 {_verdicts(more)}
 {_of_sets(more)}"""
     if gap:
         text += f"""### Gap splits
 
-One feature sorted, its middle third held out, for each of the first three features.
+One feature sorted, its middle third held out, for each of the first three features. {_tally(gap)}
 
 {_verdicts(gap)}
 {_of_sets(gap)}"""
     return text
 
 
-def _columns(cells: Iterable[dict[str, Any]]) -> dict[str, list[Column]]:
+def columns_of(cells: Iterable[dict[str, Any]]) -> dict[str, list[Column]]:
     """By set; cells of one method are put together."""
     found: dict[str, dict[str, Column]] = {}
     for cell in cells:
@@ -99,22 +104,34 @@ def _coverage(sets: dict[str, list[Column]], score: str) -> str:
     return f"{100 * np.mean(each):.0f} %"
 
 
+def compared(columns: list[Column]) -> dict[str, list[str]]:
+    """Which of the rivals on a set are behind, level or ahead."""
+    own = next((column for column in columns if column.method == OWN), None)
+    named: dict[str, list[str]] = {"behind": [], "level": [], "ahead": []}
+    for column in columns:
+        found = None if own is None or column.method in (OWN, *VARIANTS) else column.against(own)
+        if found is not None:
+            difference, error = found
+            place = "level" if abs(difference) <= 2 * error else "behind" if difference > 0 else "ahead"
+            named[place].append(column.method)
+    return named
+
+
 def _verdicts(sets: dict[str, list[Column]]) -> str:
     """For each set, which of the rivals are behind, level or ahead."""
     lines = ["| set | behind `lapwing` | level | ahead |", "| --- | --- | --- | --- |"]
     for data, columns in sets.items():
-        own = next((column for column in columns if column.method == OWN), None)
-        if own is None or len(columns) == 1:
-            continue
-        named: dict[str, list[str]] = {"behind": [], "level": [], "ahead": []}
-        for column in columns:
-            found = None if column.method in (OWN, *VARIANTS) else column.against(own)
-            if found is not None:
-                difference, error = found
-                place = "level" if abs(difference) <= 2 * error else "behind" if difference > 0 else "ahead"
-                named[place].append(column.method)
-        lines.append(f"| {data} | " + " | ".join(", ".join(names) or "–" for names in named.values()) + " |")
+        named = compared(columns)
+        if any(named.values()):
+            lines.append(f"| {data} | " + " | ".join(", ".join(names) or "–" for names in named.values()) + " |")
     return "\n".join(lines) + "\n"
+
+
+def _tally(sets: dict[str, list[Column]]) -> str:
+    """On how many of the sets that have rivals none of them is ahead."""
+    known = [named for named in map(compared, sets.values()) if any(named.values())]
+    best = sum(not named["ahead"] for named in known)
+    return f"No rival is ahead of `lapwing` on {best} of {len(known)} sets."
 
 
 def _of_sets(sets: dict[str, list[Column]]) -> str:

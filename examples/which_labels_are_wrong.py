@@ -38,6 +38,13 @@ for number in suspects[:5].tolist():
     print(number, int(labels[number]), int(left_out.mean[number].argmax()), int(truth[number]))
 
 # %% [markdown]
+# The same without a posterior, from the gradients of the network in few coordinates: quick for large networks too.
+
+# %%
+issues: lw.LabelIssues = lw.label_issues(model, (images[:400], labels[:400]), lw.Categorical())
+print(f"{issues}; {int(torch.isin(issues.ranked(20), flipped).sum())} of the 20 least likely were flipped")
+
+# %% [markdown]
 # What a training picture does to one prediction: the outputs with it, less those without.
 
 # %%

@@ -18,6 +18,8 @@ from typing import Any
 
 _HOME = {
     "Bernoulli": "bayes.likelihoods",
+    "Binomial": "bayes.likelihoods",
+    "BradleyTerry": "bayes.likelihoods",
     "CG": "bayes.methods",
     "Categorical": "bayes.likelihoods",
     "Diagonal": "bayes.methods",
@@ -26,6 +28,7 @@ _HOME = {
     "Estimate": "linalg.estimators",
     "Exact": "bayes.methods",
     "GPrior": "bayes.priors",
+    "Gamma": "bayes.likelihoods",
     "GammaHyperprior": "bayes.likelihoods",
     "Gaussian": "bayes.likelihoods",
     "Hessian": "bayes.methods",
@@ -34,21 +37,28 @@ _HOME = {
     "KFAC": "bayes.methods",
     "DataSpec": "network.data_spec",
     "Krylov": "bayes.methods",
+    "LabelIssues": "decisions.labels",
     "LinearModel": "bayes.linear_model",
     "LowRank": "bayes.methods",
     "Mixture": "bayes.mixtures",
+    "NegativeBinomial": "bayes.likelihoods",
+    "Ordinal": "bayes.likelihoods",
     "PerGroup": "bayes.priors",
+    "Pairs": "network.pairs",
     "Poisson": "bayes.likelihoods",
     "Posterior": "bayes.posterior",
     "Prediction": "bayes.predictive",
     "SGD": "bayes.methods",
     "fit": "facade",
     "infer": "bayes.inference",
+    "label_issues": "decisions.labels",
     "laplace_approximation": "bayes.laplace_approximation",
     "last_layer": "network.parameters",
     "likelihood": "bayes.likelihoods",
     "linearise": "network.linearisation",
     "load": "network.files",
+    "lora": "network.adapters",
+    "ood": "decisions.ood",
     "subnetwork": "network.subnetwork",
     "train_with_evidence": "families.evidence_training",
     "matrices_only": "network.parameters",
@@ -58,10 +68,12 @@ __all__ = [*_HOME, "__version__"]
 __version__ = version("lapwing")
 
 
+# parts that need another library
 _INTEGRATIONS = {
     "botorch": "integrations.botorch",
+    "huggingface": "integrations.huggingface",
     "lightning": "integrations.lightning",
-}  # parts that need another library
+}
 
 
 def __getattr__(name: str) -> Any:

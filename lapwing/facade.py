@@ -16,8 +16,8 @@ from lapwing.bayes.methods import Method
 from lapwing.bayes.mixtures import Mixture, Turn, fitted
 from lapwing.bayes.posterior import Posterior
 from lapwing.bayes.priors import Prior
+from lapwing.network.input_tree import Output
 from lapwing.network.linearisation import linearise
-from lapwing.network.outputs import Output
 from lapwing.network.parameters import Select
 from lapwing.runtime.progress import Report
 

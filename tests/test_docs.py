@@ -31,6 +31,7 @@ OWN_TESTS = {
     "python theirs",
     "python botorch",
     "python integrations",
+    "python hf",
 }  # run below, and by tests of their own
 
 

@@ -21,6 +21,7 @@ from lapwing.bayes.mixtures import Mixture
 from lapwing.bayes.posterior import Posterior
 from lapwing.network.jacobian import Network
 from lapwing.tabular import BayesianMLPRegressor
+from lapwing.tabular.curvature import WeightRoot
 from lapwing.tabular.networks import linearised, outputs
 
 
@@ -50,7 +51,7 @@ class TableProcess(Process):
     """The networks of a `BayesianMLPRegressor`."""
 
     estimator: BayesianMLPRegressor
-    roots: Tensor  # (targets · members, p, p), of the covariance of the weights, standardised
+    root: WeightRoot  # of the covariance of the weights of all targets' members, in units of the noise
 
     @staticmethod
     def of(estimator: BayesianMLPRegressor) -> TableProcess:
@@ -58,8 +59,7 @@ class TableProcess(Process):
         encoding, found = estimator._encoding, estimator._fitted()
         if encoding.categories or bool(encoding.indicated.any()):
             raise ValueError("a surrogate takes numbers: this estimator was fitted to categories or missing values")
-        roots = found.known.weight_root() * found.noise_precision.rsqrt()[:, None, None]
-        return TableProcess(estimator, roots)
+        return TableProcess(estimator, found.known.weight_root())
 
     @property
     def members(self) -> int:  # type: ignore[override]
@@ -83,7 +83,8 @@ class TableProcess(Process):
         _, jacobian = linearised(found.networks, self._standardised(x))
         layers = zip(jacobian.left, jacobian.right, strict=True)
         rows = torch.cat([(left[..., None] * right[:, :, None, :]).flatten(2) for left, right in layers], dim=2)
-        own = (rows @ self.roots).reshape(found.targets, found.members, len(x), -1)
+        own = self.root.after(rows) * found.noise_precision.rsqrt()[:, None, None]
+        own = own.reshape(found.targets, found.members, len(x), -1)
         scaled = own * found.units.scale[:, None, None, None]
         return torch.stack([_at(scaled[target], target, found.targets) for target in range(found.targets)], dim=2)
 

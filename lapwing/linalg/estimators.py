@@ -70,28 +70,6 @@ def trace(operator: LinearOperator, *, probes: int, generator: Generator) -> Est
     return _mean((v * operator.matmat(v)).sum(0))
 
 
-def hutch_plus_plus(operator: LinearOperator, *, sketch: int, probes: int, generator: Generator) -> Estimate:
-    """tr(A) as tr(QᵀAQ), Q spanning A times `sketch` random columns, plus Hutchinson's estimate of the rest.
-
-    Exact where the rank of A is at most `sketch`; the error falls as 1/sketch for a positive semi-definite A.
-    Costs 2 · sketch + probes products (Meyer et al. 2021, algorithm 1).
-
-    >>> from lapwing.linalg.operators import Dense
-    >>> estimate = hutch_plus_plus(Dense(torch.ones(4, 4)), sketch=1, probes=2, generator=torch.Generator())
-    >>> round(float(estimate), 5)
-    4.0
-    """
-    n = operator.shape[1]
-    if not 0 <= sketch <= n:
-        raise ValueError(f"sketch is {sketch}, expected at most the size of the operator, {n}")
-    v = _signs(operator, probes, generator)
-    normals = torch.randn(n, sketch, generator=generator, dtype=torch.float64, device=generator.device)
-    q = torch.linalg.qr(operator.matmat(normals.to(operator.like)))[0]
-    v = v - q @ (q.mT @ v)
-    rest = _mean((v * operator.matmat(v)).sum(0))
-    return Estimate(float((q * operator.matmat(q)).sum()) + rest.value, rest.standard_error)
-
-
 def diagonal(operator: LinearOperator, *, probes: int, generator: Generator) -> Estimates:
     """The diagonal of A, unbiased; the variance of entry i is Σ_{j≠i} a_ij² / probes.
 

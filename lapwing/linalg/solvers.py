@@ -9,7 +9,6 @@ import torch
 from torch import Generator, Tensor
 
 from lapwing.linalg.operators import LinearOperator
-from lapwing.runtime.memory import check_memory
 
 
 class NotConverged(RuntimeError):
@@ -134,32 +133,6 @@ class ConjugateGradients:
 
 
 @final
-@dataclass(frozen=True)
-class Cholesky:
-    """The dense factorisation, with one step of refinement: for operators small enough to store."""
-
-    rtol: float = 1e-6
-
-    def solve(self, operator: LinearOperator, b: Tensor) -> Solution:
-        """Solve A x = b for a symmetric positive definite A."""
-        _check_system(operator, b, None)
-        n = len(b)
-        check_memory(3.0 * n * n * b.element_size(), f"a Cholesky factor of size {n:,}", "use CG instead")
-        matrix = operator.dense()
-        factor, failed = torch.linalg.cholesky_ex(matrix)
-        if int(failed):
-            raise ValueError(
-                f"{_name(operator)} is not positive definite: its leading "
-                f"minor of order {int(failed)} is not; add a multiple of the identity"
-            )
-        x = torch.cholesky_solve(b, factor)
-        x = x + torch.cholesky_solve(b - matrix @ x, factor)
-        size = _norms(b)
-        residuals = _norms(b - matrix @ x) / torch.where(size > 0, size, 1)
-        return Solution(x, residuals, steps=1, rtol=self.rtol, passes=1.0, advice="add a multiple of the identity")
-
-
-@final
 @dataclass(frozen=True, eq=False)
 class Deflation:
     """Preconditioner of A + shift·I that knows A on a subspace and takes it for zero outside.
@@ -234,8 +207,15 @@ class Nystrom:
 
 
 def _rescaled(x: Tensor, vectors: Tensor, factors: Tensor) -> Tensor:
-    """(I − V Vᵀ) x + V diag(factors) Vᵀ x."""
-    return x + vectors @ ((factors - 1)[:, None] * (x.mT @ vectors).mT)
+    """(I − V Vᵀ) x + V diag(factors) Vᵀ x.
+
+    The part outside of V is taken twice: once leaves round-off of x in it, which outweighs factors below the precision
+    of the arithmetic, and makes a product that should be positive negative.
+    """
+    inside = vectors.mT @ x
+    outside = x - vectors @ inside
+    outside = outside - vectors @ (vectors.mT @ outside)
+    return outside + vectors @ (factors[:, None] * inside)
 
 
 def _norms(x: Tensor) -> Tensor:

@@ -15,13 +15,13 @@ from lapwing.linalg.operators import LinearOperator, LowRank
 Estimator = TypeVar("Estimator", bound=Any)
 
 
-def fitted_whole(estimator: Estimator, X: Any, y: Any, sample_weight: Any) -> Estimator:
+def fitted_whole(estimator: Estimator, X: Any, y: Any, *known: Any) -> Estimator:
     """Fit a copy and take it over when it is done: an error or an interrupt leaves the estimator as it was."""
     estimator._validate_params()
     fresh = copy(estimator)
     for name in [name for name in vars(fresh) if name.endswith("_") and not name.startswith("_")]:
         delattr(fresh, name)
-    fresh._fit(X, y, sample_weight)
+    fresh._fit(X, y, *known)
     estimator.__dict__ = fresh.__dict__
     return estimator
 

@@ -330,7 +330,7 @@ class BayesianLogisticRegression(ClassifierMixin, BaseEstimator):
     def _basis(self, features: LinearOperator) -> Tensor | None:
         """The directions of weight space that have data, where these are fewer than features."""
         n, d = features.shape
-        return None if d <= n or self._is_matrix_free((n, d)) else _span(features)
+        return None if d <= n or self._is_matrix_free((n, d)) else span(features)
 
     def _solve(self, features: LinearOperator, labels: Tensor, weights: Tensor) -> Posterior:
         design = WithConstant(features) if self.fit_intercept else features
@@ -525,7 +525,7 @@ def _share(outputs: int) -> float:
     return 1.0 if outputs == 1 else 1 - 1 / outputs
 
 
-def _span(features: LinearOperator) -> Tensor:  # (d, rank)
+def span(features: LinearOperator) -> Tensor:  # (d, rank)
     """An orthonormal basis of the rows."""
     products = torch.cat([features @ rows.mT for rows in row_blocks(features)], dim=1)
     values, left = torch.linalg.eigh(products)

@@ -46,6 +46,16 @@ def checked_outputs(network: Network, inputs: Sample, number: int = 0) -> Tensor
     return outputs
 
 
+def check_purpose(model: nn.Module) -> None:
+    """Refuse Hugging Face's models that generate text: their labels are shifted inside, and their outputs words."""
+    if bool(getattr(model, "can_generate", bool)()):
+        raise ValueError(
+            f"{type(model).__name__} generates text, with an output for each word of its vocabulary at each place; a "
+            "posterior is for models of sequence or token classification and for rewards, such as those of "
+            "AutoModelForSequenceClassification"
+        )
+
+
 def check_logits(outputs: Tensor) -> None:
     """Refuse probabilities where logits are expected."""
     if outputs.shape[-1] > 1 and bool((outputs >= 0).all() and ((outputs.sum(-1) - 1).abs() < ROUNDED).all()):

@@ -10,7 +10,7 @@ from typing import Any, overload
 import torch
 from torch import Tensor, nn
 
-from lapwing.bayes.likelihoods import Categorical, Gaussian
+from lapwing.bayes.likelihoods import BradleyTerry, Categorical, Gaussian
 from lapwing.bayes.linear_model import LinearisationPoint, LinearModel
 from lapwing.bayes.mixtures import Mixture
 from lapwing.bayes.mixtures.files import restore as restore_mixture
@@ -18,10 +18,9 @@ from lapwing.bayes.mixtures.files import size
 from lapwing.bayes.posterior import Posterior
 from lapwing.bayes.posterior.files import StoredPosterior, read, restore
 from lapwing.linalg.operators import as_operator
-from lapwing.network.batches import as_batches
 from lapwing.network.checks import run_network
 from lapwing.network.jacobian import Network
-from lapwing.network.linearisation import linearise
+from lapwing.network.linearisation import inputs_of, linearise
 from lapwing.network.parameters import Select, check_model, fingerprint
 
 
@@ -115,10 +114,11 @@ def _linearised(
 
     def linear(inputs: Any) -> LinearModel:
         if not found:
-            first = inputs[:1] if isinstance(inputs, Tensor) else next(iter(as_batches(inputs)))[0][:1]
-            outputs = run_network(Network.of(model), first)
+            network = Network.of(model)
+            first = inputs[:1] if isinstance(inputs, Tensor) else next(iter(inputs_of(network, inputs)))[:1]
+            outputs = run_network(network, first)
             named = stored.plain.get("likelihood") or {}
-            if named.get("name") == "Categorical":  # whose classes may lie on any axis
+            if named.get("name") in (Categorical.__name__, BradleyTerry.__name__):  # whose classes may lie on any axis
                 dim = named.get("dim", -1)
                 labels = torch.zeros_like(outputs.select(dim, 0), dtype=torch.long)
                 found.append(linearise(model, (first, labels), Categorical(dim=dim), select=select))

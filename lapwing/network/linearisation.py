@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, final
@@ -13,18 +14,17 @@ from lapwing.bayes.likelihoods import Likelihood
 from lapwing.bayes.linear_model import LinearisationPoint, LinearModel, Observed
 from lapwing.linalg.operators import LinearOperator
 from lapwing.network.batches import Batches, Inputs, as_batches, check_finite_batch
-from lapwing.network.checks import check_logits, checked_outputs, run_network
+from lapwing.network.checks import check_logits, check_purpose, checked_outputs, run_network
 from lapwing.network.data_spec import NO_TARGETS
 from lapwing.network.groups import weight_groups
 from lapwing.network.hessian import DenseCurvatures
-from lapwing.network.input_tree import InputTree, required
+from lapwing.network.input_tree import Output, View, nested, required
 from lapwing.network.jacobian import Jacobian, Network, ProductPlan, prepared
 from lapwing.network.jacobian.jacobian import InMainMemory
 from lapwing.network.kfac import FoundStructure, Structures, root_of
 from lapwing.network.kfac.factors import Sharing
 from lapwing.network.kfac.roots import Root, per_place, scaled
 from lapwing.network.last_layer import LastLayer
-from lapwing.network.outputs import Output, View
 from lapwing.network.parameters import Select, fingerprint
 from lapwing.network.serving import Served
 from lapwing.runtime.devices import map_tensors
@@ -84,6 +84,7 @@ def linearise(
             f"likelihood is {given}, expected a value: Categorical() for classes, Gaussian() for numbers, "
             "Bernoulli() for yes and no, Poisson() for counts"
         )
+    check_purpose(model)
     network, batches = Network.of(model, select, View(output, likelihood.dim)), as_batches(data)
     outputs, observed = _observed(network, batches, likelihood)
     observed = replace(observed, targets=observed.targets.cpu())  # what is inferred is kept in main memory
@@ -92,7 +93,7 @@ def linearise(
     last = LastLayer.of(features)
 
     def features_at(inputs: Any) -> LinearOperator:
-        given = _inputs(network, inputs)
+        given = inputs_of(network, inputs)
         return InMainMemory.of(replace(features, inputs=given)) if last is None else last.features(given)
 
     seen = InMainMemory.of(features) if last is None else last.features(observed.inputs)
@@ -120,11 +121,11 @@ def linearise(
         ),
         point=LinearisationPoint(
             lambda inputs: _joined(
-                [run_network(network, batch, features.inputs, outputs.ndim) for batch in _inputs(network, inputs)]
+                [run_network(network, batch, features.inputs, outputs.ndim) for batch in inputs_of(network, inputs)]
             ), network.weights.cpu(),
             network.layout.names, network.layout.mask, lambda: fingerprint(network.fixed),
             lambda inputs, change: _joined(
-                [network.moved(change).outputs(batch) for batch in _inputs(network, inputs)]
+                [network.moved(change).outputs(batch) for batch in inputs_of(network, inputs)]
             ),
             lambda data: _observed(network, as_batches(data), likelihood)[1],
             lambda posterior, _, link: Served.of_posterior(network, last, posterior, link),
@@ -218,11 +219,11 @@ def _in_main_memory(found: FoundStructure) -> FoundStructure:
     return replace(found, curvature=map_tensors(found.curvature, lambda tensor: tensor.cpu()))
 
 
-def _inputs(network: Network, data: Any) -> Inputs:
+def inputs_of(network: Network, data: Any) -> Inputs:
     """Inputs of any kind; of a tuple of as many tensors as the network takes, that is what they are."""
     if isinstance(data, Inputs):
         return data
-    several = isinstance(data, tuple) and all(isinstance(part, Tensor) for part in data) and len(data) > 1
+    several = isinstance(data, tuple) and all(isinstance(part, Tensor | Mapping) for part in data) and len(data) > 1
     if several and required(network.model) == len(data):
-        data = InputTree(data)
+        data = nested(data)
     return as_batches(data, labelled=False).inputs

@@ -23,6 +23,8 @@ from lapwing.tabular.curvature import (
     WeightCurvature,
     WeightMatrixPosterior,
     fewer_rows,
+    inverse_of,
+    product,
 )
 from lapwing.tabular.networks import LayerJacobian
 
@@ -88,7 +90,7 @@ def _by_inverse(known: WeightMatrixPosterior, jacobian: LayerJacobian, outputs: 
     b, rows = jacobian.left[0].shape[:2]
     total = torch.zeros(b, rows // outputs, outputs, outputs, dtype=jacobian.left[0].dtype)
     for member, (found, std) in enumerate(zip(total, _prior_std(known), strict=True)):
-        covariance = torch.cholesky_inverse(known.root[member]).mul_(std[:, None]).mul_(std)
+        covariance = inverse_of(known.root[member]).mul_(std[:, None]).mul_(std)
         for pair in _pairs(jacobian, outputs, member):
             part = _spread(pair, covariance[pair.first, pair.second])
             found += part if pair.same else part + part.mT
@@ -124,7 +126,7 @@ def _summed(pair: _Pair) -> Tensor:  # (weights of the first layer, of the secon
     total = torch.zeros(rows.size, columns.size, dtype=pair.right[0].dtype)
     for block in _blocks(pair, columns.size):
         lefts = rows.summed_products(pair.left[0][block], pair.left[1][block])
-        total.addmm_(lefts, columns.products(pair.right[0][block], pair.right[1][block]).mT)
+        total += product(lefts, columns.products(pair.right[0][block], pair.right[1][block]).mT)
     if pair.same:
         total = total.index_select(1, columns.place).index_select(0, rows.place)
     return total.reshape(*high, *wide).transpose(1, 2).reshape(high[0] * wide[0], -1)
@@ -141,7 +143,7 @@ def _spread(pair: _Pair, covariance: Tensor) -> Tensor:  # (n, outputs, outputs)
         weights = half.index_add(1, columns.place, weights.index_select(0, rows.flat))
     parts = []
     for block in _blocks(pair, columns.size):
-        inner = weights @ columns.products(pair.right[0][block], pair.right[1][block])
+        inner = product(weights, columns.products(pair.right[0][block], pair.right[1][block]))
         square = inner.index_select(0, rows.place) if pair.same else inner
         parts.append(pair.left[0][block] @ square.mT.reshape(-1, *high) @ pair.left[1][block].mT)
     return torch.cat(parts)

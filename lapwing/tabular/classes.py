@@ -35,7 +35,7 @@ class ClassNetworks:
     @staticmethod
     def of(state: SpreadState, data: Labels, priors: Priors) -> tuple[ClassNetworks, Tensor]:
         """At the end of training; and the probabilities (members, n, classes) of training rows, each without itself."""
-        state, here, known = looked_at(state, data, SpreadModel.of(state, data), priors)
+        state, here, known, _ = looked_at(state, data, SpreadModel.of(state, data), priors)
         found = ClassNetworks(
             data.outputs + 1,
             state.networks,

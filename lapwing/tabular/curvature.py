@@ -13,7 +13,7 @@ from typing import Protocol, final
 import numpy as np
 import torch
 from scipy.linalg.blas import dsymv, dsyrk
-from scipy.linalg.lapack import dpotrf, dtrtri
+from scipy.linalg.lapack import dpotrf, dpotri, dtrtri
 from torch import Tensor
 
 from lapwing.tabular.networks import LayerJacobian, LayerMatrices
@@ -43,7 +43,7 @@ class Conditioned(Protocol):
     def output_variances(self, jacobian: LayerJacobian) -> Tensor:  # (b, rows)
         """The diagonal of J (RᵀR + 1/v)⁻¹ Jᵀ."""
 
-    def weight_root(self) -> Tensor:  # (b, p, p)
+    def weight_root(self) -> WeightRoot:
         """S with S Sᵀ = (RᵀR + 1/v)⁻¹."""
 
     def draws(self, weight_normals: Tensor, row_normals: Tensor) -> Tensor:  # (b, p, draws)
@@ -55,6 +55,38 @@ class Conditioned(Protocol):
     @property
     def rows_needed(self) -> int:
         """How many rows of normals `draws` takes."""
+
+
+class WeightRoot(Protocol):
+    """A root S of the covariance of the weights."""
+
+    def after(self, rows: Tensor) -> Tensor:  # (b, n, p)
+        """The rows times S."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class WeightMatrixRoot:
+    """As a matrix."""
+
+    root: Tensor  # (b, p, p)
+
+    def after(self, rows: Tensor) -> Tensor:
+        return rows @ self.root
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class RowRoot:
+    """√v (I − U t Uᵀ), with as many columns of U as there are rows of data."""
+
+    std: Tensor  # (b, p), √v
+    vectors: Tensor  # (b, p, r), U
+    taken: Tensor  # (b, r), t
+
+    def after(self, rows: Tensor) -> Tensor:
+        prior = rows * self.std[:, None, :]
+        return prior - ((prior @ self.vectors) * self.taken[:, None, :]) @ self.vectors.mT
 
 
 class DataCurvature(Protocol):
@@ -115,7 +147,7 @@ class RowPosterior:
 
     def determined(self) -> Variances:
         """The trace of (I + R v Rᵀ)⁻¹ with a column's share of R v Rᵀ."""
-        inverse = torch.cholesky_inverse(self.root)
+        inverse = torch.stack([inverse_of(one) for one in self.root])
         parts = []
         for left, right, variance in zip(self.rows.left, self.rows.right, self.variances, strict=True):
             shared = (left @ left.mT).mul_(inverse)
@@ -127,15 +159,13 @@ class RowPosterior:
         prior = jacobian.kernel_diagonal(self.variances)
         return (prior - shared.square().sum(1)).clamp_min(0)
 
-    def weight_root(self) -> Tensor:
+    def weight_root(self) -> RowRoot:
         """√v (I − U (1 − (1 + s)^−½) Uᵀ), U the eigenvectors of √v RᵀR √v and s its eigenvalues."""
         values, vectors = torch.linalg.eigh(self.root @ self.root.mT)
         values = (values - 1).clamp_min(torch.finfo(values.dtype).eps * values[:, -1:])
         std = _by_weight(self.variances, self.rows.shapes).sqrt()
         across = (self.rows.dense() * std[:, None, :]).mT @ (vectors / values.sqrt()[:, None, :])
-        taken = 1 - (1 + values).rsqrt()
-        inside = torch.eye(across.shape[1], dtype=across.dtype) - (across * taken[:, None, :]) @ across.mT
-        return std[:, :, None] * inside
+        return RowRoot(std, across, 1 - (1 + values).rsqrt())
 
     def draws(self, weight_normals: Tensor, row_normals: Tensor) -> Tensor:
         """Draws of the prior, less what the rows, each with a standard normal error, say about them."""
@@ -227,10 +257,10 @@ class WeightMatrixPosterior:
             blocks.append(torch.linalg.solve_triangular(self.root, rows.mT, upper=False).square().sum(1))
         return torch.cat(blocks, dim=1)
 
-    def weight_root(self) -> Tensor:
+    def weight_root(self) -> WeightMatrixRoot:
         """√v L⁻ᵀ."""
         unit = torch.eye(self.root.shape[1], dtype=self.root.dtype).expand_as(self.root)
-        return self.draws(unit, unit)
+        return WeightMatrixRoot(self.draws(unit, unit))
 
     def draws(self, weight_normals: Tensor, row_normals: Tensor) -> Tensor:
         """√v L⁻ᵀ z."""
@@ -266,6 +296,18 @@ def _cholesky(matrix: Tensor) -> Tensor:  # (b, k, k)
         if failed:
             raise FloatingPointError(f"the leading minor of order {failed} is not positive definite")
     return roots
+
+
+def inverse_of(root: Tensor) -> Tensor:  # (k, k)
+    """(L Lᵀ)⁻¹."""
+    inverse, _ = dpotri(root.numpy(), lower=1)
+    lower = torch.from_numpy(inverse).tril()
+    return lower + lower.tril(-1).mT
+
+
+def product(left: Tensor, right: Tensor) -> Tensor:  # of (k, l) and (l, m)
+    """By numpy's BLAS, which takes half the time of torch's on processors that are not Intel's."""
+    return torch.from_numpy(left.numpy() @ right.numpy())
 
 
 def _inverse_diagonal(root: Tensor) -> Tensor:  # (k,)

@@ -30,6 +30,7 @@ MANY_ROWS = 6_000  # beyond it, training begins with
 PART_ROWS = 4_000  # of them
 FURTHER_STEPS = 60  # at most, on all rows after a part
 PARTIAL_STEPS = 20  # at most, of partial_fit
+LEAST_NOISE = 1e-3  # that can be given, in units of the targets' spread
 NOISE_ROUNDS = 2  # in which networks of the noise are trained, and the others after them
 
 
@@ -84,8 +85,9 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, TableEstimator):
         Hidden units of each network.
     members : int
         Number of networks.
-    noise : "constant" or "input"
-        Whether the variance of the noise depends on the inputs.
+    noise : "constant", "input" or float
+        Whether the variance of the noise depends on the inputs; or its standard deviation in the targets' units, where
+        that is known. Zero is for functions without noise, such as simulations.
     max_iter : int
         Largest number of iterations.
     tol : float
@@ -108,7 +110,7 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, TableEstimator):
     _parameter_constraints: dict = {  # noqa: RUF012
         "hidden_units": [Interval(Integral, 1, None, closed="left")],
         "members": [Interval(Integral, 1, None, closed="left")],
-        "noise": [StrOptions({"constant", "input"})],
+        "noise": [StrOptions({"constant", "input"}), Interval(Real, 0, None, closed="left")],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         "tol": [Interval(Real, 0, None, closed="left")],
         "random_state": ["random_state"],
@@ -116,7 +118,7 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, TableEstimator):
     }
 
     def __init__(
-        self, *, hidden_units: int = 50, members: int = 5, noise: str = "constant", max_iter: int = 100,
+        self, *, hidden_units: int = 50, members: int = 5, noise: str | float = "constant", max_iter: int = 100,
         tol: float = 0.01, random_state: int | np.random.RandomState | None = 0, verbose: bool | None = None,
     ) -> None:  # fmt: skip
         self.hidden_units = hidden_units
@@ -389,9 +391,17 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, TableEstimator):
         values = (torch.from_numpy(targets) - units.mean) / units.scale
         each = values.mT.repeat_interleave(members, dim=0)[:, :, None]
         data = TrainingData.of(torch.from_numpy(self._encoding.inputs(table)), each, torch.from_numpy(weights))
+        data = replace(data, known_precision=self._known_precision(units, members))
         if noise is None:
             return data
         return replace(data, noise_variance=noise.variance(data.inputs).repeat_interleave(members, dim=0))
+
+    def _known_precision(self, units: Units, members: int) -> Tensor | None:  # (targets · members,)
+        """Of the standardised targets of each network, where the noise is given."""
+        if isinstance(self.noise, str):
+            return None
+        std = (self.noise / units.scale).clamp_min(LEAST_NOISE)
+        return std.pow(-2).repeat_interleave(members)
 
     def _trained(self, sizes: tuple[int, ...], groups: Groups, data: TrainingData) -> TrainedNetworks[State]:
         """On all rows or, if they are many, on a part of them first, which does most of the work at little cost."""

@@ -53,9 +53,13 @@ class TrainingData:
     targets: Tensor  # (b, n, c), standardised
     weights: Tensor  # (n,), how often each row counts
     noise_variance: Tensor  # (b, n), of each row in units of 1/β: ones, where all rows are as noisy
+    known_precision: Tensor | None = None  # (b,), β, where it is given and not tuned
 
     def __getitem__(self, chosen: Tensor) -> TrainingData:
-        return replace(self, targets=self.targets[chosen], noise_variance=self.noise_variance[chosen])
+        known = None if self.known_precision is None else self.known_precision[chosen]
+        return replace(
+            self, targets=self.targets[chosen], noise_variance=self.noise_variance[chosen], known_precision=known
+        )
 
     @staticmethod
     def of(inputs: Tensor, targets: Tensor, weights: Tensor) -> TrainingData:
@@ -64,7 +68,10 @@ class TrainingData:
 
     def part(self, rows: Tensor | slice) -> TrainingData:
         """Some of the rows."""
-        return TrainingData(self.inputs[rows], self.targets[:, rows], self.weights[rows], self.noise_variance[:, rows])
+        return replace(
+            self, inputs=self.inputs[rows], targets=self.targets[:, rows], weights=self.weights[rows],
+            noise_variance=self.noise_variance[:, rows],
+        )  # fmt: skip
 
     def blocks(self, networks: LayerMatrices) -> Iterator[TrainingData]:
         """All rows, in parts whose Jacobians have a moderate size even when they are dense."""
@@ -103,7 +110,9 @@ class TrainingData:
         return 0.5 * constant - noise_precision * misfit
 
     def tuned_noise(self, misfit: Tensor, determined: Tensor) -> Tensor:  # (b,)
-        """(N − γ) / Σ w (y − f)²."""
+        """(N − γ) / Σ w (y − f)², where it is not known."""
+        if self.known_precision is not None:
+            return self.known_precision
         left = (self.count - determined).clamp_min(1e-3 * self.count)
         return (left / (2 * misfit).clamp_min(1e-30)).clamp_max(LARGEST_NOISE_PRECISION)
 
@@ -115,6 +124,7 @@ def joined(first: TrainingData, second: TrainingData) -> TrainingData:
         torch.cat([first.targets, second.targets], dim=1),
         torch.cat([first.weights, second.weights]),
         torch.cat([first.noise_variance, second.noise_variance], dim=1),
+        first.known_precision,
     )
 
 

@@ -14,7 +14,7 @@ no slope, γ_g / ‖θ_g‖²; those of the columns are drawn towards what they 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import final
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
@@ -140,28 +140,37 @@ def _local(values: Tensor, jacobian: LayerJacobian, roots: Tensor, data: Labels)
     return SpreadModel(values, jacobian, averages, rows, blocks.curvature(rows, data.outputs))
 
 
-def bound(state: SpreadState, data: Labels, known: Conditioned, here: SpreadModel, priors: Priors) -> Tensor:  # (b,)
+class Look(NamedTuple):
+    """The posterior where the networks are, with what depends on it."""
+
+    state: SpreadState
+    here: SpreadModel  # with the spread of this posterior
+    known: Conditioned
+    determined: Tensor  # (b, groups), γ
+
+
+def bound(
+    state: SpreadState, data: Labels, known: Conditioned, here: SpreadModel, determined: Tensor
+) -> Tensor:  # (b,)
     """On the evidence of the linearised networks; `here` has the spread that `known` gives."""
-    determined = priors.groups.summed(known.determined()).sum(1)
     misfit = here.averages.log_density @ data.weights - penalty(state.networks, known.variances)
-    return misfit + 0.5 * determined - 0.5 * known.log_determinant()
+    return misfit + 0.5 * determined.sum(1) - 0.5 * known.log_determinant()
 
 
-def looked_at(
-    state: SpreadState, data: Labels, here: SpreadModel, priors: Priors
-) -> tuple[SpreadState, SpreadModel, Conditioned]:
+def looked_at(state: SpreadState, data: Labels, here: SpreadModel, priors: Priors) -> Look:
     """Spread and bound of the posterior with the curvature of `here`, and the averages over that."""
     known = here.curved.at(state.variances(priors))
+    determined = priors.groups.summed(known.determined())
     roots = root_of(covariances(known, here.jacobian, data.outputs))
     there = here.with_spread(roots, data)
-    return replace(state, roots=roots, log_evidence=bound(state, data, known, there, priors)), there, known
+    evidence = bound(state, data, known, there, determined)
+    return Look(replace(state, roots=roots, log_evidence=evidence), there, known, determined)
 
 
-def tuned(state: SpreadState, known: Conditioned, priors: Priors) -> SpreadState:
+def tuned(state: SpreadState, determined: Tensor, priors: Priors) -> SpreadState:
     """With the next precisions."""
-    determined = priors.groups.summed(known.determined()).clamp_min(1e-10)
     squares = priors.groups.summed(tuple(layer.square().sum(1) for layer in state.networks.of)).clamp_min(1e-30)
-    return replace(state, precision=priors.updated(determined, squares))
+    return replace(state, precision=priors.updated(determined.clamp_min(1e-10), squares))
 
 
 def stepped(state: SpreadState, data: Labels, here: SpreadModel, priors: Priors) -> SpreadState:
@@ -214,7 +223,7 @@ def _iteration(state: SpreadState, data: Labels, priors: Priors, *, look: bool) 
     left = torch.full_like(state.damping, torch.inf)
     if look:
         before = state.log_evidence
-        state, here, known = looked_at(state, data, here, priors)
+        state, here, _, determined = looked_at(state, data, here, priors)
         left = (state.log_evidence - before).abs()
-        state = tuned(state, known, priors)
+        state = tuned(state, determined, priors)
     return stepped(state, data, here, priors), left

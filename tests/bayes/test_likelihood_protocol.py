@@ -29,7 +29,12 @@ CASES = {  # a likelihood, outputs as it takes them, targets
     "labels": (lw.Bernoulli(), normal(N, 2), (normal(N, 2, seed=1) > 0).double()),
     "one label": (lw.Bernoulli(), normal(N), (normal(N, seed=1) > 0).double()),
     "classes": (lw.Categorical(), normal(N, 3), torch.tensor([0, 2, 1, 1, 0])),
+    "pairs": (lw.BradleyTerry(), normal(N, 2), torch.tensor([0, 0, 1, 0, 1])),
     "counts": (lw.Poisson(), normal(N), torch.tensor([0.0, 2, 1, 1, 5]).double()),
+    "varied counts": (lw.NegativeBinomial(0.7), normal(N), torch.tensor([0.0, 2, 1, 1, 5]).double()),
+    "positive": (lw.Gamma(2.5), normal(N), normal(N, seed=1).exp()),
+    "successes": (lw.Binomial(6), normal(N), torch.tensor([0.0, 2, 1, 6, 5]).double()),
+    "levels": (lw.Ordinal((-0.7, 0.1, 1.3)), normal(N), torch.tensor([0.0, 2, 1, 3, 3]).double()),
     "two heads": (lw.HeteroscedasticGaussian(), normal(N, 2), normal(N, seed=1)),
     "four heads": (lw.HeteroscedasticGaussian(), normal(N, 4), normal(N, 2, seed=1)),
     "own": (EXPONENTIAL, normal(N), normal(N, seed=1).exp()),
@@ -49,6 +54,7 @@ def test_all_are_members_of_one_family():
     names = {kind.__name__ for kind in Likelihood.__subclasses__()}
     assert names == {
         "Gaussian", "Categorical", "Bernoulli", "Poisson", "HeteroscedasticGaussian", "OwnLikelihood",
+        "NegativeBinomial", "Gamma", "Binomial", "Ordinal",
     }  # fmt: skip
     told = {
         name: (of.constant_curvature, of.is_discrete, of.log_concave, of.tunes_noise)
@@ -127,7 +133,9 @@ def over_normal(function, mean: float, variance: float) -> float:
     return scipy.integrate.quad(lambda f: function(f) * density(f), *ends, epsabs=1e-12, epsrel=1e-11, limit=500)[0]
 
 
-@pytest.mark.parametrize("name", ["unit noise", "one label", "counts", "own"])
+@pytest.mark.parametrize(
+    "name", ["unit noise", "one label", "counts", "varied counts", "positive", "successes", "levels", "own"]
+)
 @pytest.mark.parametrize("scale", [0.01, 1.0, 9.0])
 def test_expectations_of_one_output_are_those_of_quadrature(name, scale):
     of, mean, targets = CASES[name]

@@ -1,4 +1,4 @@
-"""The code of the pages about other libraries runs, and shows what the pages say."""
+"""The code of pages about other libraries runs, and shows what the page says."""
 
 import doctest
 from importlib.util import find_spec
@@ -9,20 +9,24 @@ import torch
 
 from tests.test_docs import FLAGS, fenced
 
-NEEDED = {"botorch": ("botorch",), "integrations": ("cleanlab", "lightning", "mapie", "onnxruntime", "skorch")}
-PAGES = {"how_to/bayesian_optimisation.md": "botorch", "how_to/integrations.md": "integrations"}
+PAGES = {
+    "how_to/bayesian_optimisation.md": ("botorch", ("botorch",)),
+    "how_to/hugging_face.md": ("hf", ("peft",)),
+    "how_to/integrations.md": ("integrations", ("cleanlab", "lightning", "mapie", "onnxruntime", "skorch")),
+}
 
 
-@pytest.mark.filterwarnings("ignore")  # those of the other libraries
-@pytest.mark.parametrize("page", PAGES)
-def test_a_page_about_another_library_runs(page, tmp_path, monkeypatch):
-    missing = [name for name in NEEDED[PAGES[page]] if find_spec(name) is None]
+@pytest.mark.filterwarnings("ignore")  # of the other libraries
+@pytest.mark.parametrize("page", list(PAGES))
+def test_the_page_runs(page, tmp_path, monkeypatch):
+    mark, libraries = PAGES[page]
+    missing = [name for name in libraries if find_spec(name) is None]
     if missing:
-        pytest.skip(f"{missing} not installed: `make integrations` does it")
+        pytest.skip(f"{', '.join(missing)} not installed: `make integrations` does it")
     monkeypatch.chdir(Path(tmp_path))
     names: dict = {"__name__": "page"}
     with torch.random.fork_rng():
-        for code in fenced(page, PAGES[page]):
+        for code in fenced(page, mark):
             if not code.startswith(">>>"):
                 exec(compile(code, page, "exec"), names)
                 continue

@@ -68,7 +68,8 @@ def test_the_root_of_the_weights_is_one_of_the_dense_inverse(rows):
     R = linearised(found._networks.networks, data.inputs)[1].dense() * data.weights.sqrt()[:, None]
     shapes = tuple((layer.shape[1], layer.shape[2]) for layer in found._networks.networks.of)
     precision = R.mT @ R + torch.diag_embed(1 / _by_weight(known.variances, shapes))
-    root = known.weight_root()
+    unit = torch.eye(precision.shape[1], dtype=torch.float64).expand_as(precision)
+    root = known.weight_root().after(unit)
     expected = torch.linalg.inv(precision)
     torch.testing.assert_close(root @ root.mT, expected, rtol=0, atol=1e-7 * float(expected.abs().max()))
 

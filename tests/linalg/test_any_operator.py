@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lapwing.linalg.operators import (
-    BatchSum,
     BlockDiagonal,
     Dense,
     Diagonal,
@@ -51,7 +50,7 @@ def stored(draw: st.DrawFn, n: int, d: int) -> Both:
             return Stacked(Dense, [(part,) for part in batches], tuple(map(len, batches)), d, matrix), matrix
         case "sum":
             other = whole_numbers(draw, n, d)
-            return BatchSum(Dense, [(matrix,), (other,)], (n, d), matrix), matrix + other
+            return Dense(matrix) + Dense(other), matrix + other
         case "double":
             return Double(Dense(matrix.float())), matrix
     return Dense(matrix), matrix

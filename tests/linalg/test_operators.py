@@ -4,7 +4,6 @@ import scipy.sparse
 import torch
 
 from lapwing.linalg.operators import (
-    BatchSum,
     BlockDiagonal,
     Dense,
     Diagonal,
@@ -34,10 +33,6 @@ MEMBERS = {
     "diagonal": (Diagonal(DIAGONAL), torch.diag(DIAGONAL)),
     "low rank": (LowRank(LEFT, RIGHT), LEFT @ RIGHT.mT),
     "block diagonal": (BlockDiagonal(BLOCKS), torch.block_diag(*BLOCKS)),
-    "batch sum": (
-        BatchSum(lambda a, b: LowRank(a, b), [(LEFT[:, :1], RIGHT[:, :1]), (LEFT[:, 1:], RIGHT[:, 1:])], (5, 7), A),
-        LEFT @ RIGHT.mT,
-    ),
     "sum": (Dense(A) + LowRank(LEFT, RIGHT), A + LEFT @ RIGHT.mT),
     "centred sparse": (as_operator(scipy.sparse.csr_array(HOLES.numpy())) + LowRank(LEFT, RIGHT), HOLES + LEFT @ RIGHT.mT),
     "difference": (Dense(A) - Dense(C), A - C),
@@ -204,15 +199,6 @@ def test_a_product_that_is_not_finite_names_its_batch(scaled, batches):
         with pytest.raises(ValueError, match=where):
             product()
     assert not (operator @ (x * torch.nan)).isfinite().any()  # not the operator's doing
-
-
-@pytest.mark.parametrize(("batches", "which"), [(list, "batch 2 of 3"), (Once, "batch 2")])
-def test_a_sum_over_batches_that_is_not_finite_names_its_batch(batches, which):
-    parts = [(A * factor,) for factor in (1.0, torch.inf, 2.0)]
-    operator = BatchSum(Dense, batches(parts), (5, 7), A)
-    for product in (lambda: operator @ normal(7, 3), lambda: operator.T @ normal(5, 3)):
-        with pytest.raises(ValueError, match=rf"BatchSum with a finite block .* of 3 columns \({which}\)"):
-            product()
 
 
 def test_a_batch_of_another_height_is_refused():

@@ -61,7 +61,7 @@ def data(draw: st.DrawFn) -> tuple[Tensor, Tensor, Batches]:
     return x, y, as_batches(cut_up(draw, x, y))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(data(), st.data())
 def test_batches_hold_every_datum_once_and_in_order(given_one, more) -> None:
     x, y, batches = given_one
@@ -79,7 +79,7 @@ def network():
     return seeded(lambda: torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2)), None)[0]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(data(), st.sampled_from([lw.Exact(), lw.Krylov(rtol=1e-9)]))
 def test_the_posterior_does_not_know_of_batches(given_one, method) -> None:
     x, y, batches = given_one
@@ -117,7 +117,7 @@ def posteriors(draw: st.DrawFn) -> lw.Posterior:
     )  # fmt: skip
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(posteriors())
 def test_what_is_loaded_is_what_was_saved(posterior: lw.Posterior) -> None:
     inputs = normal(6, 3, seed=9)

@@ -20,7 +20,7 @@ from lapwing import Bernoulli, Categorical, Exact, Gaussian, Isotropic, Krylov, 
 from lapwing.bayes.fits.newton import NewtonSteps
 from lapwing.network.batches import as_batches
 from lapwing.network.data_spec import DataSpec
-from lapwing.network.outputs import chosen
+from lapwing.network.input_tree import chosen
 from tests import reference
 from tests.network.networks import normal, seeded
 from tests.network.sequences import Returned, WholeDictionary, bilinear, dense_rows, tagger, tokens

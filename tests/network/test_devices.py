@@ -288,7 +288,6 @@ OPERATORS = {
     "blocks of rows": lambda: ops.BlockDiagonal(there(3, 2, 2)) @ ops.Dense(there(6, 6)),
     "transpose": lambda: ops.Dense(there(6, 6)).T,
     "multiple": lambda: 2.0 * ops.Dense(there(6, 6)),
-    "batches": lambda: ops.BatchSum(ops.Dense, [(there(6, 6),)] * 2, (6, 6), there(0)),
     "stacked": lambda: ops.Stacked(ops.Dense, [(there(3, 6),)] * 2, (3, 3), 6, there(0)),
 }  # fmt: skip
 

@@ -8,7 +8,7 @@ from lapwing import KFAC, Categorical, EmpiricalFisher, Exact, Gaussian, Hessian
 from lapwing.bayes.linear_model import Observed
 from lapwing.linalg import krylov
 from lapwing.linalg.operators import Dense
-from lapwing.linalg.solvers import Cholesky, ConjugateGradients, Nystrom
+from lapwing.linalg.solvers import ConjugateGradients, Nystrom
 from lapwing.linalg.spectral import decompose
 from lapwing.linalg.truncated import leading
 from lapwing.network.batches import Inputs
@@ -50,7 +50,6 @@ def of_krylov(matrix: Tensor) -> list[Tensor]:
 
 SOLVERS = {
     "conjugate gradients": lambda a: [ConjugateGradients().solve(Dense(a), a[:, :2]).x],
-    "Cholesky": lambda a: [Cholesky().solve(Dense(a), a[:, :2]).x],
     "Nystrom": lambda a: [Nystrom.of(Dense(a), rank=3, shift=0.1, generator=torch.Generator().manual_seed(0)).solve(a)],
     "leading": lambda a: [leading(Dense(a), 2, generator=torch.Generator().manual_seed(0)).values],
     "primal": lambda a: [decompose(Dense(a), "primal").values],

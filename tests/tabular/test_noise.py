@@ -84,3 +84,32 @@ def test_log_variances_are_bounded():
     )
     logs = huge.variance(torch.ones(4, 2, dtype=torch.float64)).log()
     torch.testing.assert_close(logs.abs(), torch.full_like(logs, LARGEST_LOG_VARIANCE))
+
+
+class TestKnown:
+    @pytest.mark.parametrize("noise", [0.3, 0.1])
+    def test_noise_that_is_given_is_kept(self, noise):
+        """In the targets' units, whatever the rows would say; for each of two targets."""
+        model = BayesianMLPRegressor(**SMALL, noise=noise).fit(X, np.stack([Y, CALM], axis=1))
+        np.testing.assert_allclose(model.noise_std_, noise, rtol=1e-12)
+        _, std = model.predict(X, return_std=True)
+        assert (std > noise).all()
+
+    def test_simulations_are_interpolated(self):
+        """Without noise the networks pass through their rows as nearly as a thousandth of their spread allows."""
+        x = np.random.default_rng(1).uniform(-2, 2, size=(20, 2))
+        y = np.sin(2 * x[:, 0]) + x[:, 1] ** 2
+        model = BayesianMLPRegressor(hidden_units=12, members=2, noise=0.0).fit(x, y)
+        assert model.noise_std_ == pytest.approx(1e-3 * y.std(), rel=1e-9)
+        mean, std = model.predict(x, return_std=True)
+        assert np.abs(mean - y).max() < 0.02 * y.std()
+        _, away = model.predict(x + 1.5, return_std=True)
+        assert np.median(away) > 10 * np.median(std)
+
+    def test_further_rows_keep_it(self):
+        model = BayesianMLPRegressor(**SMALL, noise=0.2).fit(X[::2], Y[::2]).partial_fit(X[1::2], Y[1::2])
+        assert model.noise_std_ == pytest.approx(0.2, rel=1e-9)
+
+    def test_negative_noise_is_refused(self):
+        with pytest.raises(ValueError, match="noise"):
+            BayesianMLPRegressor(noise=-0.1).fit(X, Y)

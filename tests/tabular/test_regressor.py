@@ -377,10 +377,20 @@ def test_duplicates_of_rows_and_columns():
         (np.where(X > 100, np.inf, X), Y, "infinity"),
         (X, np.where(Y > 300, np.nan, Y), "NaN"),
         (X.astype(str), np.full(70, "three"), "could not convert|Unable to convert"),
+        (np.where(X > 1, "three", X.astype(str)), Y, "could not convert|Unable to convert"),
         (np.zeros((200_001, 2)), np.zeros(200_001), "200,001 rows.*at most 200,000.*random part"),
         (pd.DataFrame({"a": ["x"]}), [1.0], "at least two rows"),
     ],
-    ids=["one row", "lengths", "infinity", "missing targets", "text", "too many rows", "one row of a frame"],
+    ids=[
+        "one row",
+        "lengths",
+        "infinity",
+        "missing targets",
+        "text",
+        "text among numbers",
+        "too many rows",
+        "one row of a frame",
+    ],
 )
 def test_what_cannot_be_fitted_is_refused(x, y, message):
     with pytest.raises(ValueError, match=message):

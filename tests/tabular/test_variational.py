@@ -78,7 +78,7 @@ def settled(case: Case, rounds: int = 60) -> tuple[SpreadState, SpreadModel, obj
     state = case.state
     for _ in range(rounds):
         before = SpreadModel.of(state, case.data)
-        state, here, known = looked_at(state, case.data, before, case.priors)
+        state, here, known, _ = looked_at(state, case.data, before, case.priors)
     return state, here, known, before.averages.curvature
 
 
@@ -86,7 +86,7 @@ def settled(case: Case, rounds: int = 60) -> tuple[SpreadState, SpreadModel, obj
 def test_the_bound_is_that_of_the_dense_formula(n):
     case = problem(n)
     before = SpreadModel.of(case.state, case.data)
-    state, _, _ = looked_at(case.state, case.data, before, case.priors)
+    state, *_ = looked_at(case.state, case.data, before, case.priors)
     for member in range(MEMBERS):
         truth = dense_bound(case, member, before.averages.curvature[member], case.state.precision[member])
         torch.testing.assert_close(state.log_evidence[member], truth, rtol=1e-7, atol=1e-7)  # of the jitter of roots
@@ -101,7 +101,7 @@ def test_the_update_goes_where_the_bound_has_no_slope(n):
     case = problem(n, classes=2)
     state, _, known, curvature = settled(case)
     gamma = case.priors.groups.summed(known.determined())
-    new = tuned(state, known, case.priors)
+    new = tuned(state, gamma, case.priors)
     member = 0  # to whose columns nothing is lent
     log_precision = state.precision[member].log().requires_grad_()
     dense_bound(case, member, curvature[member], log_precision.exp()).backward()
@@ -114,8 +114,8 @@ def test_the_update_goes_where_the_bound_has_no_slope(n):
 
 def test_columns_that_lend_share_a_precision():
     case = problem(MANY)
-    _, _, known = looked_at(case.state, case.data, SpreadModel.of(case.state, case.data), case.priors)
-    found = tuned(case.state, known, case.priors).precision[:, : case.priors.columns]
+    determined = looked_at(case.state, case.data, SpreadModel.of(case.state, case.data), case.priors).determined
+    found = tuned(case.state, determined, case.priors).precision[:, : case.priors.columns]
     assert (found[1].max() / found[1].min()).log() < 1e-6
     assert (found[0].max() / found[0].min()).log() > 0.5
     assert (found[2].max() / found[2].min()).log() < (found[0].max() / found[0].min()).log()
@@ -123,7 +123,7 @@ def test_columns_that_lend_share_a_precision():
 
 def test_steps_follow_the_gradient_of_the_average():
     case = problem(MANY)
-    state, here, _ = looked_at(case.state, case.data, SpreadModel.of(case.state, case.data), case.priors)
+    state, here, *_ = looked_at(case.state, case.data, SpreadModel.of(case.state, case.data), case.priors)
     found = here.gradient(state.networks, state.variances(case.priors), case.data).flat()
     softmax = case.data.softmax
     for member in range(MEMBERS):
@@ -138,7 +138,7 @@ def test_steps_follow_the_gradient_of_the_average():
 
 def test_the_loss_never_rises_while_spread_and_precisions_are_held():
     case = problem(MANY)
-    state, _, _ = looked_at(case.state, case.data, SpreadModel.of(case.state, case.data), case.priors)
+    state, *_ = looked_at(case.state, case.data, SpreadModel.of(case.state, case.data), case.priors)
     losses = []
     for _ in range(20):
         here = SpreadModel.of(state, case.data)
@@ -164,7 +164,7 @@ def test_a_batch_is_trained_as_its_members_alone(n):
 
 def test_the_bound_rises_until_it_is_settled():
     case = problem(MANY)
-    first, _, _ = looked_at(case.state, case.data, SpreadModel.of(case.state, case.data), case.priors)
+    first, *_ = looked_at(case.state, case.data, SpreadModel.of(case.state, case.data), case.priors)
     trained = train(case.state, case.data, case.priors, max_iter=200, tol=0.05, report=quiet)
     assert trained.converged.all()
     assert (trained.iterations < 200).all()

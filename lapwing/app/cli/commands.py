@@ -12,6 +12,8 @@ import typer
 
 from lapwing.app.cli import console
 from lapwing.app.cli.jobs import Job
+from lapwing.app.cli.options import Debug, Device, Json, Model, Quiet, writable
+from lapwing.app.cli.studies import ct, symmetry
 
 if TYPE_CHECKING:
     from lapwing.app.records import Record
@@ -29,12 +31,6 @@ app = typer.Typer(
     name="lapwing", no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False,
     help="Uncertainty estimates for networks you have already trained, and for tables.", epilog=EXAMPLES,
 )  # fmt: skip
-
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show where an error came from.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
-Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, mps.")]
-Model = Annotated[str | None, typer.Option(help="package.module:factory or file.py:factory of the run's network.")]
 
 
 def run() -> None:
@@ -248,17 +244,6 @@ def _fit(request: Any, folder: Path, table: str, json: bool, quiet: bool) -> Non
     _say_written(record, folder, paths, before, json)
 
 
-def writable(folder: Path) -> None:
-    """Make the folder, before any long work, or say that it cannot be written."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".writable"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise ValueError(f"{folder} cannot be written ({error.strerror or error}): choose another with --out") from None
-
-
 def _record_failure(request: Any, folder: Path, error: str) -> None:
     import lapwing.app.records as records
 
@@ -341,6 +326,43 @@ def predict(
 
 
 @app.command(
+    short_help="Rank training labels that are probably wrong.",
+    epilog="Examples: lapwing labels table.csv --target kind; lapwing labels model.py:make train.csv --weights w.pt",
+)
+def labels(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="Your network: package.module:factory or file.py:factory; or a table (.csv, .parquet) without one.",
+        ),
+    ],
+    data: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="DATA", help="What the network was trained on, as for `lapwing fit`.", show_default=False
+        ),
+    ] = None,
+    weights: Annotated[str | None, typer.Option(help="State dict of the network: .safetensors, or .pt.")] = None,
+    target: Annotated[str | None, typer.Option(help="Column of the labels.", show_default="the last one")] = None,
+    count: Annotated[
+        int | None, typer.Option(help="How many to list.", min=1, show_default="as many as are estimated to be wrong")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="File to write, .csv or .parquet.")] = Path("label_issues.csv"),
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Rank training labels by how unlikely they are, each predicted from all other examples without training again."""
+    with console.guarded(debug):
+        from lapwing.app.cli import labels as ranking
+        from lapwing.app.cli.fitting import Request
+
+        given = (weights,) if weights else ()
+        found = ranking.ranked(Request(model, data or model, given, target=target), table=data is None)
+        console.answer(*ranking.written(found, count, out), json)
+
+
+@app.command(
     short_help="Test the predictions of a run on new data.",
     epilog="Example: lapwing evaluate runs/train test.csv --ood other.csv",
 )
@@ -388,64 +410,14 @@ def report(
         console.answer([*words, f"Wrote {path}"], {"page": path, "runs": [_summary(record) for record in found]}, json)
 
 
-@app.command(
+app.command(
     short_help="Scan and reconstruct an image with error bars.",
     epilog="Example: lapwing ct --image shepp-logan --size 64 --angles 20 --noise 0.05 --out runs/ct",
-)
-def ct(
-    image: Annotated[str, typer.Option(help="shepp-logan, or a file: .dcm, .npy (also in Hounsfield units) or .png.")],
-    angles: Annotated[int, typer.Option(help="Angles of the scan.")] = 20,
-    noise: Annotated[float, typer.Option(help="Noise as a share of the mean line integral.")] = 0.05,
-    size: Annotated[int | None, typer.Option(help="Pixels along a side.", show_default="those of the image")] = None,
-    beam: Annotated[str, typer.Option(help="parallel or fan.")] = "parallel",
-    steps: Annotated[int, typer.Option(help="Steps of the network's fit, at most.", min=1)] = 3000,
-    channels: Annotated[int, typer.Option(help="Of the network, at each of three scales.", min=1)] = 16,
-    tv_weight: Annotated[float, typer.Option(help="Weight of total variation in the fit.")] = 1e-4,
-    draws: Annotated[int, typer.Option(help="Posterior draws.", min=2)] = 64,
-    dropout: Annotated[bool, typer.Option(help="Also fit a network with dropout, to compare.")] = True,
-    seed: Annotated[int, typer.Option(help="Of noise, network and draws.")] = 0,
-    out: Annotated[Path, typer.Option(help="Folder for page, scores and images.")] = Path("runs/ct"),
-    json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
-) -> None:
-    """Scan an image from few angles, reconstruct it, and say where the reconstruction may be wrong."""
-    with console.guarded(debug):
-        from lapwing.app.cli.tomography import TomographyRequest, reconstruct
-
-        writable(out)
-        request = TomographyRequest(image, angles, noise, size, beam, steps, channels, tv_weight, draws, dropout, seed)
-        with console.progress(quiet or json) as tell:
-            words, found = reconstruct(request, out, tell)
-        console.answer(words, found, json)
-
-
-@app.command(
+)(ct)
+app.command(
     short_help="Learn which rotations pictures are invariant to.",
     epilog="Example: lapwing symmetry --data digits --rotate 45 --out runs/symmetry",
-)
-def symmetry(
-    data: Annotated[str, typer.Option(help="mnist, digits, or a folder of class folders with square images.")],
-    rotate: Annotated[float, typer.Option(help="Turn every picture by up to so many degrees first.")] = 0.0,
-    size: Annotated[int, typer.Option(help="Pictures to learn from, at most.", min=10)] = 5000,
-    steps: Annotated[int, typer.Option(help="Steps of p(η | x̂); the inference of poses takes a third.", min=1)] = 1500,
-    width: Annotated[int, typer.Option(help="Of the networks.", min=4)] = 256,
-    ablations: Annotated[bool, typer.Option("--ablations", help="Also without each of the three conjectures.")] = False,
-    seed: Annotated[int, typer.Option(help="Of rotations, networks and draws.")] = 0,
-    out: Annotated[Path, typer.Option(help="Folder for page, scores and model.")] = Path("runs/symmetry"),
-    json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
-) -> None:
-    """Learn which rotations a set of pictures is invariant to, undo them, and write a page."""
-    with console.guarded(debug):
-        from lapwing.app.cli.symmetry import SymmetryRequest, learn
-
-        writable(out)
-        request = SymmetryRequest(data, rotate, size, steps, width, ablations, seed)
-        with console.progress(quiet or json) as tell:
-            words, found = learn(request, out, tell)
-        console.answer(words, found, json)
+)(symmetry)
 
 
 @app.command()

@@ -116,6 +116,18 @@ def fit(request: Request, clock: Clock) -> FittedRun:
     return FittedRun(posterior, networks, found, train, sets)
 
 
+def labelled(request: Request) -> tuple[nn.Module, tuple[Any, Any], Guess]:
+    """A network and its training data with class labels."""
+    model = models.network(request.model, request.weights[0] if request.weights else None, request.device)
+    train, _ = _read(request)
+    found = guess(train, outputs_of(model, train), request.likelihood)
+    if found.likelihood != "categorical":
+        raise ValueError(
+            f"{request.data}: the targets are read as {found.likelihood}: wrong labels are those of classes"
+        )
+    return model, tensors(model, train, found), found
+
+
 def check_sources(request: Request) -> None:
     """Refuse names of what is not there before anything heavy is imported."""
     models.check_named(request.model)

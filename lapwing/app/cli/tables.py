@@ -84,18 +84,22 @@ def fit(request: Request, clock: Clock, quiet: bool) -> TableRun:
     """Read, decide what the columns and the target are, and train."""
     _check_options(request)
     with clock.phase("reading"):
-        header, cells, read_as = reading.cells(request.data)
-        by_name = dict(zip(header, cells, strict=True))
-        target = _target(request, header)
-        inputs = _inputs(request, header, target)
-        columns = tuple(planning.planned(name, by_name[name]) for name in inputs)
-        planning.check_used(columns, request.data)
-        whole = _rows(request.data, columns, target, needs_target=True)
+        columns, target, whole, read_as = read(request)
         task, why = kind_of(request.data, whole, request.likelihood)
         train, sets = _split(request, whole, columns, target)
     with clock.phase("fitting"):
         estimator = _estimator(task, request.seed, quiet).fit(train.table, _as_targets(task, train))
     return TableRun(estimator, columns, target, why, train, sets, read_as)
+
+
+def read(request: Request) -> tuple[tuple[Column, ...], str, TableRows, str]:
+    """What the columns are, which is the target, all rows, and how the file was read."""
+    header, cells, read_as = reading.cells(request.data)
+    by_name = dict(zip(header, cells, strict=True))
+    target = _target(request, header)
+    columns = tuple(planning.planned(name, by_name[name]) for name in _inputs(request, header, target))
+    planning.check_used(columns, request.data)
+    return columns, target, _rows(request.data, columns, target, needs_target=True), read_as
 
 
 def kind_of(source: str, rows: TableRows, asked: str | None) -> tuple[Task, str]:

@@ -5,7 +5,6 @@ Three roads to it: MacKay's fixed point (MacKay 1992), EM, and the gradient.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import final
 
@@ -20,6 +19,9 @@ from lapwing.bayes.statistics import LOWEST_RATIO
 
 SMALLEST = 1e-300
 SCAN_DECADES = 18  # from the lowest ratio to a prior that nothing gets past
+STEP = 1e-4  # in log precision, of differences of the gradient
+NEWTON_STEPS = 20
+ROUND_OFF = 1e-12  # of the evidence
 REACHED = 0.05  # in log precision: how near to a refused point a maximum lies at the border
 
 
@@ -124,6 +126,10 @@ def maximise(
     if not len(x):
         return Optimum(start, 0, True, tuple(trace))
     size = max(1.0, float(problem.counts.sum()))
+    if problem.simple and problem.tunes_prior and problem.tune_noise:
+        near = _by_newton(problem, x, (lower, upper), tolerance * size, max_steps)
+        if near is not None:
+            return replace(near, at=_prune(problem, near.at), trace=(*trace, *near.trace))
     result = scipy.optimize.minimize(
         negative, x, jac=True, method="L-BFGS-B", bounds=[(lower, upper)] * len(x),
         callback=lambda intermediate_result: trace.append(-float(intermediate_result.fun)),
@@ -136,6 +142,35 @@ def maximise(
     # a line search that cannot improve on round-off has converged as far as numbers go
     flat = float(np.abs(result.jac).max()) <= 1e-6 * size or result.success
     return Optimum(found, int(result.nit), bool(flat), tuple(trace))
+
+
+def _by_newton(problem: Problem, x: np.ndarray, ends: tuple[float, float], enough: float, most: int) -> Optimum | None:
+    """The maximum of one precision and one noise by Newton steps; None where they leave the way uphill.
+
+    Moments of many settings cost what those of one do, so that differences of the gradient are the Hessian.
+    """
+    trace: list[float] = []
+    offsets = np.array([[0.0, 0.0], [STEP, 0.0], [-STEP, 0.0], [0.0, STEP], [0.0, -STEP]])
+    for step in range(min(most, NEWTON_STEPS)):
+        settings = torch.from_numpy(np.exp(x + offsets))
+        at = Precisions(settings[:, :1], settings[:, 1:])
+        moments = problem.moments(at)
+        value = float(problem.objectives(at, moments)[0])
+        if trace and value < trace[-1] - ROUND_OFF * (1 + abs(value)):
+            return None
+        trace.append(value)
+        slopes = problem.gradient(at, moments)
+        gradients = torch.cat([slopes.prior, slopes.noise], dim=1).numpy()
+        if np.abs(gradients[0]).max() <= enough:
+            return Optimum(Precisions(at.prior[0], at.noise[0]), step, True, tuple(trace))
+        hessian = np.stack([gradients[1] - gradients[2], gradients[3] - gradients[4]]) / (2 * STEP)
+        hessian = 0.5 * (hessian + hessian.T)
+        if not np.isfinite(hessian).all() or hessian[0, 0] >= 0 or np.linalg.det(hessian) <= 0:
+            return None
+        x = x - np.linalg.solve(hessian, gradients[0])
+        if not np.isfinite(x).all() or x.min() <= ends[0] or x.max() >= ends[1]:
+            return None
+    return None
 
 
 def by_values(problem: Problem, start: Precisions) -> Optimum:
@@ -169,11 +204,19 @@ def by_values(problem: Problem, start: Precisions) -> Optimum:
 
 def mackay(problem: Problem, start: Precisions, *, max_steps: int = 10_000, tolerance: float = 1e-10) -> Optimum:
     """MacKay's fixed point, α ← γ / ‖θ̄‖² and β ← (N − γ) / ‖y − Φθ̄‖², damped where the evidence would fall."""
-
-    def update(at: Precisions, m: Moments) -> Precisions:
-        return mackay_update(problem, at, m)
-
-    return _fixed_point(problem, start, update, max_steps, tolerance)
+    at = start
+    trace: list[float] = []
+    for step in range(max_steps):
+        moments = problem.moments(at)
+        here = problem.objective(at, moments)
+        x = np.log(_free(problem, at))
+        goal = np.log(_free(problem, mackay_update(problem, at, moments)))
+        if not len(x) or np.abs(goal - x).max() <= tolerance:
+            return Optimum(_prune(problem, at), step, True, tuple(trace))
+        at, there = _uphill(problem, at, x, goal, here)
+        trace.append(there)
+        at = _prune(problem, at)
+    return Optimum(at, max_steps, False, tuple(trace))
 
 
 def mackay_update(problem: Problem, at: Precisions, m: Moments) -> Precisions:
@@ -184,40 +227,6 @@ def mackay_update(problem: Problem, at: Precisions, m: Moments) -> Precisions:
     noise = (problem.counts - m.leverage + 2 * b.shape) / (m.residual + 2 * b.rate).clamp_min(SMALLEST)
     noise = noise if problem.tune_noise else at.noise
     return Precisions(torch.where(problem.free_prior(at), prior, at.prior), noise)
-
-
-def expectation_maximisation(
-    problem: Problem, start: Precisions, *, max_steps: int = 10_000, tolerance: float = 1e-10
-) -> Optimum:
-    """EM, α ← d / (‖θ̄‖² + tr H⁻¹) and β ← N / (‖y − Φθ̄‖² + tr ΦH⁻¹Φᵀ): slower than MacKay, never downhill."""
-
-    def update(at: Precisions, m: Moments) -> Precisions:
-        prior = problem.sizes / (m.weights + (problem.sizes - m.determined) / at.prior)
-        noise = problem.counts / (m.residual + m.leverage / at.noise)
-        return Precisions(torch.where(problem.free_prior(at), prior, at.prior), noise)
-
-    return _fixed_point(problem, start, update, max_steps, tolerance)
-
-
-def _fixed_point(
-    problem: Problem,
-    at: Precisions,
-    update: Callable[[Precisions, Moments], Precisions],
-    max_steps: int,
-    tolerance: float,
-) -> Optimum:
-    trace: list[float] = []
-    for step in range(max_steps):
-        moments = problem.moments(at)
-        here = problem.objective(at, moments)
-        target = update(at, moments)
-        x, goal = np.log(_free(problem, at)), np.log(_free(problem, target))
-        if not len(x) or np.abs(goal - x).max() <= tolerance:
-            return Optimum(_prune(problem, at), step, True, tuple(trace))
-        at, there = _uphill(problem, at, x, goal, here)
-        trace.append(there)
-        at = _prune(problem, at)
-    return Optimum(at, max_steps, False, tuple(trace))
 
 
 def _uphill(problem: Problem, at: Precisions, x: np.ndarray, goal: np.ndarray, here: float) -> tuple[Precisions, float]:

@@ -35,8 +35,8 @@ def obstacle(model: LinearModel, groups: int) -> str | None:
     rows, d = model.features.shape
     if not model.likelihood.log_concave:
         return "this density is not log-concave in its outputs, so that the best Gaussian is not the only one"
-    if groups > 1:
-        return "several precisions are free"
+    if groups > 1 and model.point is not None:
+        return "several precisions of a network are free"
     if model.features.costs.too_many_outputs or 8.0 * _numbers(model) > LARGEST_BYTES:
         return f"{rows:,} outputs × {d:,} weights do not fit into the memory for a matrix of them"
     if min(rows, d) > LARGEST_SIDE:

@@ -42,16 +42,17 @@ class Variational(Fit):
     prior: DiagonalPrior
     near: Ascent | None = None  # where the search starts
     known: Ascent | None = field(default=None, repr=False)  # the maximum, where it is known already
+    several: bool = False  # whether more than one precision is free
     kind = "bound"
     moves = True
     is_bound = True
 
     @staticmethod
     def of(model: LinearModel, prior: DiagonalPrior, free: Tensor, steps: NewtonSteps = AS_NEEDED) -> Variational:
-        """That of a model; the precision of one group at most is free, else the largest counts as that."""
+        """That of a model; the search has one precision of its own, of the largest group that is free, or of all."""
         _check_curvature(model)
-        group = int(free.nonzero()[0]) if bool(free.any()) else int(prior.sizes.argmax())
-        return Variational(BoundSearch.of(model, prior, group, steps), prior)
+        group = int((prior.sizes * (free if bool(free.any()) else torch.ones_like(free))).argmax())
+        return Variational(BoundSearch.of(model, prior, group, steps), prior, several=int(free.sum()) > 1)
 
     @cached_property
     def ascent(self) -> Ascent:
@@ -82,8 +83,13 @@ class Variational(Fit):
         known = search.spectrum(search.network_curvature())
         return replace(NetworkWeights.of(search.model, self.prior), known=known)
 
-    def optimum(self) -> tuple[Variational, Optimum]:
-        """The fit at the precision where the bound is largest: infinity where it is largest without these weights."""
+    def optimum(self) -> tuple[Variational, Optimum] | None:
+        """The fit at the precision where the bound is largest: infinity where it is largest without these weights.
+
+        None where several are free: they are looked for outside, by the gradient of the bound.
+        """
+        if self.several:
+            return None
         search, found = self.search, self.search.maximum()
         precision = self.prior.precision.clone()
         precision[search.group] = torch.tensor(found.at.log_precision, dtype=torch.float64).exp()
@@ -106,7 +112,15 @@ class Variational(Fit):
         search = self.search
         if not torch.equal(prior.precision[others], self.prior.precision[others]):
             search = BoundSearch.of(search.model, prior, search.group, search.steps)
-        return Variational(search, prior, near)
+            near = None if near is None else self._in_units_of(prior, near)
+        return Variational(search, prior, near, several=self.several)
+
+    def _in_units_of(self, prior: DiagonalPrior, near: Ascent) -> Ascent:
+        """The same mean of the weights whose precisions are given, in units of another prior."""
+        groups, free = self.search.given.groups, self.search.rows.free.shape[2]
+        change = (prior.precision / self.prior.precision).sqrt()[groups].nan_to_num(nan=0.0, posinf=0.0)
+        mean = torch.cat([near.at.mean[:free], change * near.at.mean[free:]])
+        return replace(near, at=replace(near.at, mean=mean))
 
     def mean(self, own: Callable[[], Tensor]) -> Tensor:  # noqa: ARG002
         return self.search.weights(self.ascent)
@@ -126,10 +140,14 @@ class Variational(Fit):
         return there.search.moments(there.ascent)
 
     def problem(self, curvature: Problem, report: Report | None = None) -> Problem:  # noqa: ARG002
-        """The bound at every setting; the curvature of another one says nothing of it."""
+        """The bound at every setting; the curvature of another one says nothing of it.
+
+        At a maximum over Gaussians it has the gradient of the prior alone, but for what was left out of the columns.
+        """
         return replace(
-            curvature, moments=self.moments, one_by_one=True, points=POINTS, lowest_ratio=0.0, has_gradient=False
-        )
+            curvature, moments=self.moments, one_by_one=True, points=POINTS, lowest_ratio=0.0,
+            has_gradient=self.several and self.search.rows.left_out is None,
+        )  # fmt: skip
 
     def in_multiples(self, curvature: Problem, prior: DiagonalPrior, noise_precision: Tensor) -> Problem:
         def moments(at: Precisions) -> Moments:
@@ -145,7 +163,8 @@ class Variational(Fit):
 
     def on(self, model: LinearModel) -> Variational:
         """The fit of other data under the same prior."""
-        return Variational(BoundSearch.of(model, self.prior, self.search.group, self.search.steps), self.prior)
+        search = BoundSearch.of(model, self.prior, self.search.group, self.search.steps)
+        return Variational(search, self.prior, several=self.several)
 
     def on_more(self, more: LinearModel, whole: LinearModel | None) -> Variational:
         if whole is not None:
@@ -183,7 +202,7 @@ class Variational(Fit):
             tensors["offset"] = model.offset
         plain = {
             "kind": self.kind, "group": search.group, "steps": self.ascent.steps, "converged": self.ascent.converged,
-            "tol": search.steps.tol, "max_steps": search.steps.max_steps,
+            "tol": search.steps.tol, "max_steps": search.steps.max_steps, "several": self.several,
         }  # fmt: skip
         return plain, tensors
 
@@ -210,7 +229,8 @@ class Variational(Fit):
         found = bound.Search(seen, search.tol, 1).at(at, tensors["mean"], tensors["curvature"])
         if found is None:
             raise ValueError("the file holds a curvature that no posterior has")
-        return Variational(search, prior, None, Ascent(found, plain["steps"], 0, plain.get("converged", True)))
+        ascent = Ascent(found, plain["steps"], 0, plain.get("converged", True))
+        return Variational(search, prior, None, ascent, plain.get("several", False))
 
 
 def _check_curvature(model: LinearModel) -> None:

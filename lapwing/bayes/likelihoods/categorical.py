@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import ClassVar, NoReturn, final
+from typing import ClassVar, NoReturn
 
 import torch
 from torch import Tensor, distributions
@@ -15,7 +15,6 @@ from lapwing.bayes.likelihoods.spread import Link, Spread, class_logits
 from lapwing.linalg.operators import BLOCK_ELEMENTS, LinearOperator, row_blocks
 
 
-@final
 @dataclass(frozen=True)
 class Categorical(Likelihood):
     """Targets (n,) that are class numbers 0 … c − 1, with the softmax of outputs (n, c) as their probabilities.

@@ -362,9 +362,15 @@ class Likelihood(ABC):
 
 def restored(saved: dict[str, Any]) -> Likelihood:
     """The likelihood that `saved` described."""
-    kinds = {kind.__name__: kind for kind in Likelihood.__subclasses__()}
+    kinds = {kind.__name__: kind for kind in _derived(Likelihood)}
     values = dict(saved)
     return kinds[values.pop("name")].of_fields(values)
+
+
+def _derived(kind: type) -> list[Any]:
+    """Every class that is derived from one."""
+    children: list[Any] = kind.__subclasses__()
+    return children + [one for child in children for one in _derived(child)]
 
 
 def counted(values: Tensor, weights: Tensor | None) -> Tensor:
@@ -411,3 +417,10 @@ def check_one_each(name: str, targets: Tensor, rows: int, what: str) -> Tensor:
             f"targets of shape {tuple(targets.shape)} do not fit {rows} outputs: {name} takes {what} for each"
         )
     return targets.double()
+
+
+def check_positive(name: str, value: Any) -> None:
+    """Refuse a parameter that is not positive and finite."""
+    given = torch.as_tensor(value, dtype=torch.float64)
+    if not bool((given.isfinite() & (given > 0)).all()):
+        raise ValueError(f"{name} must be positive and finite, got {value!r}")

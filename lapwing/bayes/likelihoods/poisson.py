@@ -28,10 +28,18 @@ class Poisson(Likelihood):
     −log p is convex in the outputs, so B is its Hessian, the rate. A log exposure is added to the outputs, inside the
     network. Predictions have a log-normal rate: its mean is known in closed form, densities by quadrature.
 
+    Parameters
+    ----------
+    rates : bool
+        Whether targets may be numbers between the counts, such as counts per exposure that are weighted by it.
+
+    Examples
+    --------
     >>> Poisson().log_prob(torch.zeros(2).double(), torch.tensor([0.0, 1.0])).exp()
     tensor(0.1353, dtype=torch.float64)
     """
 
+    rates: bool = False
     is_discrete: ClassVar[bool] = True
     outputs_alone: ClassVar[bool] = True
     unit: ClassVar[str] = "count"
@@ -44,13 +52,7 @@ class Poisson(Likelihood):
     def checked(self, targets: Tensor, rows: int) -> Tensor:  # (n,) or (n, m)
         """The counts of this many outputs, or an error."""
         values = check_one_each("Poisson()", targets, rows, "one count")
-        wrong = (values < 0) | (values != values.round())
-        if bool(wrong.any()):
-            raise ValueError(
-                f"Poisson() takes counts 0, 1, 2, …, got {int(wrong.sum())} other values, the first "
-                f"{float(values[wrong][0]):g}: the rate is the exponential of an output, exposures go into the network"
-            )
-        return values
+        return check_counts("Poisson()", values, whole=not self.rates)
 
     def log_density(self, outputs: Tensor, targets: Tensor) -> Tensor:  # outputs' shape
         """log p of each count."""
@@ -209,6 +211,17 @@ class LogNormalPoisson(Distribution):
         shape = self._extended_shape(torch.Size(sample_shape))
         normals = torch.randn(shape, dtype=self.log_rate.dtype, device=self.log_rate.device)
         return torch.poisson((self.log_rate + self.log_variance.sqrt() * normals).exp())
+
+
+def check_counts(name: str, values: Tensor, *, whole: bool) -> Tensor:
+    """Counts, or an error where some are negative or, if they should be `whole`, lie between the counts."""
+    wrong = (values < 0) | ((values != values.round()) & whole)
+    if bool(wrong.any()):
+        raise ValueError(
+            f"{name} takes counts 0, 1, 2, …, got {int(wrong.sum())} other values, the first "
+            f"{float(values[wrong][0]):g}: the rate is the exponential of an output, exposures go into the network"
+        )
+    return values
 
 
 def poisson_entropy(rate: Tensor) -> Tensor:  # rate's shape

@@ -72,24 +72,17 @@ class Spread:
 
     def like(self, tensor: Tensor) -> Spread:
         """The same in the precision and on the device of a tensor."""
-        covariance = None if self.covariance is None else self.covariance.to(tensor)
-        draws = None if self.draws is None else self.draws.to(tensor)
-        centred = self.centred_variance  # before digits are lost
-        known = replace(self, variance=self.variance.to(tensor), covariance=covariance, draws=draws, centred=centred)
-        return known._with_centred(lambda part: part.to(tensor))
+        known = replace(self, centred=self.centred_variance)  # before digits are lost
+        return known.map_tensors(lambda part: part.to(tensor), lambda draws: draws.to(tensor))
 
     def with_variances_times(self, factor: float) -> Spread:
         """The same draws, where they show variances too small by a factor."""
-        covariance = None if self.covariance is None else factor * self.covariance
-        centred = None if self.centred is None else factor * self.centred
-        return replace(self, variance=factor * self.variance, covariance=covariance, centred=centred)
+        known = self.map_tensors(lambda part: factor * part, lambda draws: draws)
+        return replace(known, centred_prior=self.centred_prior)
 
     def scaled(self, factor: float) -> Spread:
         """The spread of the outputs times a factor."""
-        covariance = None if self.covariance is None else factor**2 * self.covariance
-        draws = None if self.draws is None else factor * self.draws
-        known = replace(self, variance=factor**2 * self.variance, covariance=covariance, draws=draws)
-        return known._with_centred(lambda part: factor**2 * part)
+        return self.map_tensors(lambda part: factor**2 * part, lambda draws: factor * draws)
 
     def map_tensors(self, of_outputs: Callable[[Tensor], Tensor], of_draws: Callable[[Tensor], Tensor]) -> Spread:
         """The same with every tensor changed: those whose first axis is the data, and draws, whose second one is."""

@@ -32,7 +32,7 @@ from lapwing.bayes.methods.outputs import OutputUncertainty
 from lapwing.bayes.methods.tuning_on_draws import begin, tune, what_is_free
 from lapwing.bayes.noise import Noise
 from lapwing.bayes.priors import DiagonalPrior, Prior
-from lapwing.bayes.statistics import data_noise, in_units, prior_noise
+from lapwing.bayes.statistics import LOWEST_RATIO, data_noise, in_units, prior_noise
 from lapwing.linalg import solvers, stochastic
 from lapwing.linalg.estimators import Estimate, log_determinant
 from lapwing.linalg.operators import Diagonal, LinearOperator, Product, Rows, check_adjoint, over_parts
@@ -51,6 +51,11 @@ class Solver(Method):
     @abstractmethod
     def rounds(self) -> int:
         """Steps of MacKay's fixed point at most."""
+
+    @property
+    def lowest_noise_ratio(self) -> float:
+        """The least ratio of noise to prior variance, over the largest eigenvalue, that solves can tell from none."""
+        return LOWEST_RATIO
 
     @abstractmethod
     def solved(
@@ -110,6 +115,10 @@ class CG(Solver):
     @property
     def rounds(self) -> int:
         return 50
+
+    @property
+    def lowest_noise_ratio(self) -> float:
+        return max(self.rtol**2, LOWEST_RATIO)  # residuals below rtol of the signal are those of the solver
 
     def needed_bytes(self, model: LinearModel, draws: int) -> float:
         """Columns as long as the weights, and as long as the rows of a part."""
@@ -257,6 +266,11 @@ class IterativeSampler:
     def draws(self) -> int:
         """Number of draws."""
         return self.normals.shape[1]
+
+    @property
+    def largest(self) -> float:
+        """The largest eigenvalue of ΦᵀΦ in units of the prior's scale, as far as a Krylov space is there to know it."""
+        return 0.0 if self.ritz is None else float(self.ritz[1].max())
 
     def whitened(self, prior: DiagonalPrior, noise: Tensor) -> LinearOperator:
         """W, the features in units of noise and prior."""

@@ -12,6 +12,7 @@ from torch import Tensor
 from lapwing.bayes import evidence
 from lapwing.bayes.evidence import Moments, Optimum, Precisions, Problem, mackay_update
 from lapwing.bayes.evidence.fixed_point import at_the_weights
+from lapwing.bayes.evidence.tuning import above_floor
 from lapwing.bayes.fits import Fit, LaplaceAtMode, LaplaceAtPoint
 from lapwing.bayes.likelihoods import GammaHyperprior
 from lapwing.bayes.linear_model import LinearModel
@@ -50,7 +51,8 @@ def tune(
     """
     if problem.is_fixed:
         return sampler, Optimum(start, 0, True)
-    at, steps = start, sampler.method.rounds
+    at = above_floor(problem, start)
+    steps = sampler.method.rounds
     for step in range(steps):
         setting = replace(prior, precision=at.prior)
         if fit is not None:
@@ -61,7 +63,7 @@ def tune(
         if fit is not None and not fit.is_closed_form:
             m = replace(m, weights=fit.fitted(at)[1])
         sampler = sampler.warmed(setting, solution)
-        new = _mackay(sampler, problem, at, m)
+        new = above_floor(problem, _mackay(sampler, problem, at, m))
         change = max(_log_change(new.prior, at.prior), _log_change(new.noise, at.noise))
         report(f"step {step + 1}, {solution.passes:.0f} passes, precisions moved by {change:.1%}")
         at = new
@@ -79,8 +81,9 @@ def what_is_free(
         raise ValueError(f"moments at {at} take a solve")
 
     return Problem(
-        moments, sampler.counts, prior.sizes, sampler.log_weight, 1.0, tune_prior=tune_prior, tune_noise=tune_noise
-    )
+        moments, sampler.counts, prior.sizes, sampler.log_weight, sampler.largest,
+        lowest_noise_ratio=sampler.method.lowest_noise_ratio, tune_prior=tune_prior, tune_noise=tune_noise,
+    )  # fmt: skip
 
 
 def _mackay(sampler: IterativeSampler, problem: Problem, at: Precisions, m: SampledMoments) -> Precisions:

@@ -95,12 +95,11 @@ def tuned(posterior: Posterior, validation: Any, link: Link, temperature: Temper
     if not of.has_classes and temperature != 1.0:
         raise ValueError("a temperature is for class labels: their logits are divided by it")
     features = posterior.map.features(held.inputs)
-    point = posterior.map.point
     if noise_std is not None:
         of = of.with_noise_at(noise_std, as_tensor(held.targets).shape)
     elif of.constant_curvature:
         _check_noise(of, posterior.map.outputs)
-    outputs = None if point is None else of.as_rows(point.outputs_at(held.inputs)).double().cpu()
+    outputs = posterior.map.network_outputs(of, held.inputs)
     known = _held_out(posterior, of, held, link, features, outputs)
     around = None if posterior.map.centre == "linear" else outputs
     curve, at_temperature = _curve(posterior, known, features, held, around, temperature)
@@ -230,7 +229,7 @@ def no_wider_than_training_allows(posterior: Posterior) -> Posterior:
     outputs = of.reshape_outputs(model.outputs_at_point(), model.targets)
     shares = _shares(model.weights, model.targets.numel())
     known = HeldOut(of, posterior.link, model.targets, tuple(outputs.shape), shares, False)
-    full = posterior.map.outputs is not None and of.are_linked(outputs)
+    full = posterior.map.are_linked(of, tuple(outputs.shape))
     over = posterior.gaussian.over_ratio(model.features, tuple(outputs.shape), full=full, around=outputs)
     if over is None:
         return posterior
@@ -257,7 +256,7 @@ def scale_temperature(
     likelihood: Likelihood, outputs: Tensor, targets: Tensor, weights: Tensor | None = None
 ) -> TemperatureScaling:
     """The temperature that maximises the probability of held-out labels."""
-    count = targets.numel() if weights is None else float(weights.sum()) * (targets.numel() / weights.numel())
+    count = _size(weights, targets.numel())
 
     def score(log_temperature: float) -> float:
         return float(likelihood.log_prob(outputs * np.exp(-log_temperature), targets, weights)) / count
@@ -291,8 +290,9 @@ def _held_out(
         raise ValueError(f"validation has {features.shape[0]} outputs and {targets.numel()} targets")
     labels = of.checked(targets.reshape(expected), shape.numel())
     count = labels.numel()
-    size = count if held.weights is None else float(held.weights.sum()) * count / held.weights.numel()
-    return HeldOut(of, link, labels, tuple(shape), _shares(held.weights, count), posterior.given.tunes_noise, size)
+    shares = _shares(held.weights, count)
+    size = _size(held.weights, count)
+    return HeldOut(of, link, labels, tuple(shape), shares, posterior.given.tunes_noise, size)
 
 
 def _curve(
@@ -302,7 +302,7 @@ def _curve(
     """The curve over the precision, and the temperature at its best."""
     gaussian, of = posterior.gaussian, posterior.likelihood
     shape = known.shape if outputs is None else tuple(outputs.shape)
-    full = posterior.map.outputs is not None and of.are_linked(torch.empty(shape, device="meta"))
+    full = posterior.map.are_linked(of, shape)
     over = gaussian.over_ratio(features, shape, full=full, around=outputs)
     if over is None:
         return _by_solving(posterior, known, held, features, temperature)
@@ -383,14 +383,14 @@ class Rehearsal:
 def rehearsed(posterior: Posterior, validation: Any, link: Link) -> Rehearsal:
     """The rehearsal of a posterior, whose precision stays what it is."""
     held, noise_std = _observed(posterior, validation)
-    of, point = posterior.likelihood, posterior.map.point
+    of = posterior.likelihood
     if noise_std is not None:
         of = of.with_noise_at(noise_std, as_tensor(held.targets).shape)
     features = posterior.map.features(held.inputs)
-    network = None if point is None else of.as_rows(point.outputs_at(held.inputs)).double().cpu()
+    network = posterior.map.network_outputs(of, held.inputs)
     known = _held_out(posterior, of, held, link, features, network)
     shape = known.shape if network is None else tuple(network.shape)
-    full = posterior.map.outputs is not None and of.are_linked(torch.empty(shape, device="meta"))
+    full = posterior.map.are_linked(of, shape)
     around = None if posterior.map.centre == "linear" else network
     over = posterior.gaussian.over_ratio(features, shape, full=full, around=around)
     over = over or _by_search(posterior, known, features) or _by_posteriors(posterior, held, features)
@@ -402,6 +402,11 @@ def _rival(posterior: Posterior, known: HeldOut, features: LinearOperator, held:
     centre = posterior.outputs_at(features, held.inputs, "linear" if posterior.map.point is None else "network")
     outputs = known.likelihood.as_rows(centre).double().cpu().reshape(known.shape)
     return scale_temperature(known.likelihood, outputs, known.targets, held.weights)
+
+
+def _size(weights: Tensor | None, count: int) -> float:
+    """How many targets there are, counted by their weights: one per target or one per datum."""
+    return float(count) if weights is None else float(weights.sum()) * (count / weights.numel())
 
 
 def _shares(weights: Tensor | None, count: int) -> Tensor:  # (count,)

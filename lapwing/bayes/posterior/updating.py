@@ -11,8 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from lapwing.bayes.linear_model import LinearModel, network_residual_rms
+from lapwing.bayes.linear_model import LinearisationPoint, LinearModel, network_residual_rms
 from lapwing.bayes.methods.interface import WeightPosterior
 from lapwing.bayes.posterior.posterior import Posterior
 from lapwing.linalg.operators import as_tensor
@@ -61,9 +62,7 @@ def finished(posterior: Posterior, gaussian: WeightPosterior, *, retune: bool) -
 def observed(posterior: Posterior, data: Any) -> LinearModel:
     """Data as a linear model: of a pair of inputs and targets, of batches of such, or one that is there."""
     if isinstance(data, LinearModel):
-        more = _checked(posterior, data)
-        known = posterior.map.point
-        return more.through_zero() if known is not None and known.through_zero else more
+        return posterior.map.centred(_checked(posterior, data))
     pair = isinstance(data, tuple) and len(data) == 2
     with torch.random.fork_rng(devices=[]):  # a loader draws a seed, and may shuffle, so it is read once
         batches = data if pair else list(data)
@@ -83,8 +82,7 @@ def observed(posterior: Posterior, data: Any) -> LinearModel:
                 "fit all data together"
             )
         offset = outputs.reshape(-1) - (features @ point.weights.to(features.like)).double()
-    more = LinearModel(features, targets.reshape(shape), of, offset=offset, point=point)
-    return more.through_zero() if point is not None and point.through_zero else more
+    return posterior.map.centred(LinearModel(features, targets.reshape(shape), of, offset=offset, point=point))
 
 
 def _checked(posterior: Posterior, more: LinearModel) -> LinearModel:
@@ -98,9 +96,11 @@ def _checked(posterior: Posterior, more: LinearModel) -> LinearModel:
         raise ValueError(
             f"the noise of this model was {'tuned' if tuned else 'given'}, and that of the new data was not"
         )
-    point = posterior.map.point
-    if (point is None) != (more.point is None) or (
-        point is not None and more.point is not None and not torch.equal(point.weights, more.point.weights)
-    ):
+    if not torch.equal(_weights(posterior.map.point), _weights(more.point)):
         raise ValueError("the new data were linearised at other weights: linearise the network that was fitted")
     return more
+
+
+def _weights(point: LinearisationPoint | None) -> Tensor:
+    """Those that a network was linearised at; none of a model without a network."""
+    return torch.empty(0) if point is None else point.weights

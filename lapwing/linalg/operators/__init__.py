@@ -1,6 +1,6 @@
 """Linear operators: matrices known by their products with blocks of columns."""
 
-from lapwing.linalg.operators.batched import BatchSum, Stacked
+from lapwing.linalg.operators.batched import Stacked
 from lapwing.linalg.operators.composed import Double, Product, Scaled, Sum, Transpose
 from lapwing.linalg.operators.distributed import Sharded
 from lapwing.linalg.operators.interface import (
@@ -33,7 +33,6 @@ from lapwing.linalg.operators.stored import (
 
 __all__ = [
     "BLOCK_ELEMENTS",
-    "BatchSum",
     "BlockDiagonal",
     "Blockwise",
     "Costs",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
-from functools import reduce
 from itertools import accumulate
 from typing import Any, final
 
@@ -12,38 +11,6 @@ import torch
 from torch import Tensor
 
 from lapwing.linalg.operators.interface import LinearOperator, check_product, over_parts
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class BatchSum(LinearOperator):
-    """The sum over batches of an operator made from each: what streaming over data computes.
-
-    `batches` must give the same batches, in the same order, every time it is iterated.
-    """
-
-    of_batch: Callable[..., LinearOperator]
-    batches: Iterable[tuple[Any, ...]]
-    size: tuple[int, int]
-    example: Tensor
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.size
-
-    @property
-    def like(self) -> Tensor:
-        return self.example
-
-    def matmat(self, x: Tensor) -> Tensor:
-        return reduce(torch.add, (batch.matmat(x) for batch in self._each()))
-
-    def rmatmat(self, y: Tensor) -> Tensor:
-        return reduce(torch.add, (batch.rmatmat(y) for batch in self._each()))
-
-    def _each(self) -> Iterator[LinearOperator]:
-        for number, batch in enumerate(self.batches):
-            yield _OneOfBatch(self.of_batch(*batch), type(self).__name__, number, _length(self.batches))
 
 
 @final

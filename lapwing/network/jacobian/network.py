@@ -11,8 +11,7 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lapwing.network.factors import FactorRows, JacobianFactors
-from lapwing.network.input_tree import Sample, call, leaves
-from lapwing.network.outputs import AS_IT_IS, View
+from lapwing.network.input_tree import AS_IT_IS, Sample, View, call, leaves
 from lapwing.network.parameters import Layout, Select, check_model
 
 Weights = dict[str, Tensor]

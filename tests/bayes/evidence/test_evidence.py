@@ -86,20 +86,16 @@ def test_gradient_is_that_of_the_dense_formula(name):
     ],
     ids=["both", "prior only", "groups and outputs", "wide"],
 )
-def test_mackay_em_and_gradient_find_the_same_stationary_maximum(data, prior, likelihood):
+def test_mackay_and_gradient_find_the_same_stationary_maximum(data, prior, likelihood):
     problem, resolved = evidence_problem(data, prior, likelihood)
     problem = replace(problem, tune_noise=likelihood.noise_std is None)
     start = Precisions(resolved.precision, torch.ones(len(problem.counts)).double())
     found = evidence.maximise(problem, evidence.scan(problem, start))
     mackay = evidence.mackay(problem, start, tolerance=1e-10)
-    em = evidence.expectation_maximisation(problem, start, tolerance=1e-10)
     assert found.converged
     assert mackay.converged
-    assert em.converged
-    assert mackay.steps <= em.steps
-    for other in (mackay, em):
-        torch.testing.assert_close(other.at.prior, found.at.prior, rtol=1e-6, atol=0)
-        torch.testing.assert_close(other.at.noise, found.at.noise, rtol=1e-6, atol=0)
+    torch.testing.assert_close(mackay.at.prior, found.at.prior, rtol=1e-6, atol=0)
+    torch.testing.assert_close(mackay.at.noise, found.at.noise, rtol=1e-6, atol=0)
     best = problem.objective(found.at)
     for factor in (0.5, 0.9, 1.1, 2.0):  # a maximum, in every direction
         for group in range(len(found.at.prior)):

@@ -73,7 +73,7 @@ def test_few_data_find_a_precision_near_that_of_all(monkeypatch):
     x = torch.randn(600, 12, generator=generator, dtype=torch.float64)
     scores = x @ torch.randn(12, 3, generator=generator, dtype=torch.float64)
     labels = (scores + torch.randn(600, 3, generator=generator, dtype=torch.float64)).argmax(1)
-    features = torch.einsum("nd,ab->nadb", x, torch.eye(3).double()).reshape(1800, 36)
+    features = torch.einsum("np,ab->napb", x, torch.eye(3).double()).reshape(1800, 36)
     monkeypatch.setattr(bound, "FEW", 16)
     rows = rows_of(lw.LinearModel(features, labels, lw.Categorical()))
     fewest = rows.few.few

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lapwing import SGD, Gaussian, Isotropic, LinearModel
+from lapwing import CG, SGD, Exact, Gaussian, Isotropic, LinearModel, infer
 from lapwing.bayes.evidence import Precisions
 from lapwing.bayes.methods import iterative, tuning_on_draws
 from lapwing.bayes.noise import DATA, PRIOR, Noise
@@ -158,3 +158,19 @@ def test_warm_starts_save_steps_and_only_with_the_same_noise(name):
     few = minibatches(warm, there)
     assert 8 * few <= minibatches(cold, there)
     assert 8 * few <= minibatches(fresh(warm, seed=8), there)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_noise_that_tuning_takes_to_nothing_stops_where_solves_can_tell_it(seed):
+    """Six outputs of 26 weights can be fitted exactly, so the evidence has no largest noise precision.
+
+    Conjugate gradients to rtol tell residuals from none down to rtol of the signal, whose variance is at most the
+    largest eigenvalue over the prior precision.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    x, y = (torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((6, 26), (6,)))
+    found = infer(LinearModel(x, y, Gaussian()), prior=Isotropic(0.01), method=CG(rtol=1e-4), draws=3)
+    exact = infer(LinearModel(x, y, Gaussian(found.likelihood.noise_std)), prior=Isotropic(0.01), method=Exact())
+    largest = float(torch.linalg.eigvalsh(x @ x.mT).max())
+    assert float(found.likelihood.noise_std) == pytest.approx(1e-4 * (largest / 0.01) ** 0.5, rel=1e-3)
+    torch.testing.assert_close(found.mean, exact.mean, rtol=1e-3, atol=1e-3 * float(exact.mean.abs().max()))
