@@ -374,8 +374,8 @@ def _check(name: str, layer: nn.Module, network: Network) -> None:
     kind = type(layer)
     weighted = isinstance(layer, nn.Linear) or (isinstance(layer, nn.Conv2d) and layer.groups == 1)
     chosen = any(key.startswith(f"{name}.") for key in network.layout.names)
-    plain = kind is not nn.GELU or layer.approximate == "none"
-    fits = kind is not nn.Softplus or (layer.beta, layer.threshold) == (1.0, 20.0)
+    plain = not isinstance(layer, nn.GELU) or layer.approximate == "none"
+    fits = not isinstance(layer, nn.Softplus) or (layer.beta == 1 and layer.threshold >= 20)
     if weighted or (kind in SLOPES and plain and fits) or (isinstance(layer, AFFINE) and not chosen):
         return
     where = name or "the network"
@@ -402,7 +402,7 @@ def _by_weights(layer: nn.Module, x: Tensor, own: dict[str, Tensor]) -> Tensor:
     """What changes of the layer's own weights do, (k, n, …): one for each column."""
     found: Tensor | float = 0.0
     if "weight" in own and isinstance(layer, nn.Linear):
-        found = torch.einsum("nq,koq->kno", x, own["weight"])
+        found = torch.einsum("nq,kdq->knd", x, own["weight"])
     elif "weight" in own and isinstance(layer, nn.Conv2d):
         k, o = own["weight"].shape[:2]
         found = layer._conv_forward(x, own["weight"].flatten(0, 1), None).unflatten(1, (k, o)).movedim(1, 0)
