@@ -3,12 +3,13 @@
 Protocol, written before the first score. Ridge regression on 40 random tanh features of eight inputs, targets sin(x₁) + x₂x₃ with skewed noise whose width
 depends on x₁; 500 new targets. `lapwing`: `posterior.conformal()` with prior and noise of the same ridge penalty. `MAPIE`: CrossConformalRegressor of MAPIE 1.6
 with method="plus" and scikit-learn's LeaveOneOut, around scikit-learn's Ridge. Level 0.9, three seeds. Seconds are processor seconds for everything,
-fitting included. MAPIE is needed: run this with a Python that has it.
+fitting included.
 """
 
 import time
 
 import harness
+import peer_environment
 
 LEVEL, PENALTY, FEATURES, NEW = 0.9, 1.0, 40, 500
 
@@ -70,4 +71,5 @@ def measure(n: int, seeds: int) -> dict:
 CELLS = {"500": {"n": 500, "seeds": 3}, "2,000": {"n": 2000, "seeds": 3}}
 
 if __name__ == "__main__":
+    peer_environment.enter("mapie")
     harness.main(__file__, CELLS, measure)

@@ -93,7 +93,7 @@ def ood(
     score : str
         What alarms go by.
     progress : bool or callable, optional
-        Whether to show progress. On a terminal only by default.
+        Whether to show progress. By default only on a terminal.
 
     Returns
     -------
