@@ -250,6 +250,8 @@ CELLS = {
     for kind in ("symmetric", "class-dependent")
 }
 
+CELLS["mnist, symmetric, 10%"] = {"data": "mnist", "kind": "symmetric", "rate": 0.1, "seeds": 2}
+
 if __name__ == "__main__":
     peer_environment.enter("cleanlab")
     harness.main(__file__, CELLS, measure)

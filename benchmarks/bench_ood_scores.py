@@ -113,6 +113,8 @@ def measure(data: str, seeds: int) -> dict:
 
 CELLS = {
     "lenet, 0-4": {"data": "0-4", "seeds": 3},
+    "lenet, mnist": {"data": "mnist", "seeds": 3},
+    "lenet, fashion": {"data": "fashion", "seeds": 3},
 }
 
 if __name__ == "__main__":
