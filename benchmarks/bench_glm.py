@@ -30,7 +30,7 @@ PEERS = Path(__file__).parent / "peers" / "glm.py"
 def ask(path: Path, **settings: object) -> dict:
     python = os.environ.get("LAPWING_GLM_PEERS")
     if python is None:
-        raise SystemExit("set LAPWING_GLM_PEERS to the Python of an environment with pymc, statsmodels and glum")
+        raise FileNotFoundError("set LAPWING_GLM_PEERS to the Python of an environment with pymc, statsmodels and glum")
     cleared = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     command = [python, str(PEERS), str(path), json.dumps(settings)]
     return json.loads(
