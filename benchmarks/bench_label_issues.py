@@ -2,7 +2,7 @@
 
 Protocol, written before the first score. Some labels are replaced: drawn among the other classes ("symmetric"), or by the next class
 ("class-dependent"); a network is trained on all of them. Every method ranks the labels; AUROC and precision at k (k = the number of wrong labels) say how
-well, processor seconds how fast, with everything that is done after the network was trained: for the folds, training five networks. Seeds 10 to 12 draw
+well, processor seconds how fast, with everything that is done after the network was trained: for the folds, training five networks. Seeds 10 to 12 (MNIST 10 and 11, for time) draw
 data, wrong labels and first weights; seeds 0 and 1 served to choose the method (512 coordinates, one combination of outputs, the surest
 nine tenths for the count).
 
@@ -14,13 +14,12 @@ nine tenths for the count).
 Digits: all 1,797 of scikit-learn, 64-64-64-10 with ReLU, Adam, 60 epochs. MNIST: 5,000 images, 784-100-100-10, 30 epochs. ResNet-20: training all of it on
 4,000 images takes about ten minutes on a core, six times for each cell; so the layers of the checkpoint up to the last block are kept, and the last block and the
 head (74,570 weights) are trained on from the checkpoint with wrong labels, 4 epochs; one seed, one rate. Kronfluence and TRAK are not measured here.
-
-cleanlab is needed: run this with a Python that has it.
 """
 
 import time
 
 import harness
+import peer_environment
 
 FIRST_SEED = 10
 FOLDS = 5
@@ -246,15 +245,13 @@ def table(name):
 
 PROBLEMS = {"digits": digits, "mnist": mnist, "resnet-20": cifar, "spam": table("spam"), "letter": table("letter")}
 CELLS = {
-    f"{data}, {kind}, {rate:.0%}": {"data": data, "kind": kind, "rate": rate, "seeds": 3}
-    for rate in (0.1, 0.2, 0.05)
-    for data in ("digits", "spam", "letter", "mnist")
-    for kind in ("symmetric", "class-dependent")
-}
-CELLS |= {
-    f"resnet-20, {kind}, 10%": {"data": "resnet-20", "kind": kind, "rate": 0.1, "seeds": 1}
+    f"{data}, {kind}, 10%": {"data": data, "kind": kind, "rate": 0.1, "seeds": 3}
+    for data in ("digits", "spam")
     for kind in ("symmetric", "class-dependent")
 }
 
+CELLS["mnist, symmetric, 10%"] = {"data": "mnist", "kind": "symmetric", "rate": 0.1, "seeds": 2}
+
 if __name__ == "__main__":
+    peer_environment.enter("cleanlab")
     harness.main(__file__, CELLS, measure)

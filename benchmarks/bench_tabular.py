@@ -76,19 +76,21 @@ def chosen() -> list[Chosen]:
         ("servo", "gp", TEN, False),
         *((data, "gp", TEN, False) for data in MORE[1:]),
         *((data, "ridge", FEW, False) for data in LARGE),
-        *((data, method, [split], False) for data, method, split in product(LARGE, ("lapwing", "boosting", "gp"), FEW)),
-        *(("wine", "gp", splits, False) for splits in PARTS),
         *((data, method, TEN, False) for method, data in product(("mlp", "boosting"), MORE)),
-        *((data, "boosting", FEW, True) for data in SMALL),
-        ("wine", "gp", FEW, True),
-        *((data, "lapwing, input noise", FEW, False) for data in SMALL),
-        *((data, "lapwing", [split], True) for split, data in product(FEW, LARGE)),
+        *((data, "lapwing", [0], False) for data in LARGE),
+        ("kin8nm", "lapwing", [1], False),
     ]
 
 
 def to_come() -> list[Chosen]:
     """What the protocol asks beside, in the order of what is asked most; lines move to `chosen` to be run."""
     return [
+        *((data, method, [split], False) for data, method, split in product(LARGE, ("lapwing", "boosting", "gp"), FEW)),
+        *(("wine", "gp", splits, False) for splits in PARTS),
+        *((data, "boosting", FEW, True) for data in SMALL),
+        ("wine", "gp", FEW, True),
+        *((data, "lapwing, input noise", FEW, False) for data in SMALL),
+        *((data, "lapwing", [split], True) for split, data in product(FEW, LARGE)),
         *((data, method, [split], True) for split, method, data in product(FEW, ("gp", "boosting"), LARGE)),
         *((data, "lapwing, one", splits, False) for data, splits in product(SMALL, PARTS)),
     ]

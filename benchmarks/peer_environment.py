@@ -15,4 +15,6 @@ def enter(package: str = "curvlinops") -> None:
         return
     if not PYTHON.exists():
         sys.exit(MISSING)
+    if Path(sys.executable) == PYTHON:
+        sys.exit(f"the environment of the peers lacks {package}: make it again with `make peers`")
     os.execv(PYTHON, [str(PYTHON), *sys.argv])

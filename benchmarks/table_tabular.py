@@ -11,6 +11,7 @@ import numpy as np
 Cells = dict[str, dict[str, Any]]
 SCORES = {"nll": "NLL", "crps": "CRPS", "rmse": "RMSE", "coverage_50": "50 %", "coverage_90": "90 %"}
 OWN = "lapwing"
+LEAST_SPLITS = 3  # that a comparison needs
 MORE = ("diabetes", "ozone", "servo", "body", "sacramento", "cars")  # those of `bench_tabular.py`
 VARIANTS = ("lapwing, one", "lapwing, input noise")
 
@@ -29,9 +30,9 @@ class Column:
         return float(np.mean([one["scores"][score] for one in self.outcomes.values()]))
 
     def against(self, other: Column) -> tuple[float, float] | None:
-        """The mean difference of NLL over common splits, and its standard error; None where there are fewer than two."""
+        """The mean difference of NLL over common splits, and its standard error; None where there are fewer than three."""
         shared = sorted(self.outcomes.keys() & other.outcomes.keys())
-        if len(shared) < 2:
+        if len(shared) < LEAST_SPLITS:
             return None
         nlls = [[one.outcomes[split]["scores"]["nll"] for split in shared] for one in (self, other)]
         differences = np.subtract(*nlls)

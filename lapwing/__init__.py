@@ -58,6 +58,7 @@ _HOME = {
     "linearise": "network.linearisation",
     "load": "network.files",
     "lora": "network.adapters",
+    "ood": "decisions.ood",
     "subnetwork": "network.subnetwork",
     "train_with_evidence": "families.evidence_training",
     "matrices_only": "network.parameters",

@@ -53,7 +53,7 @@ METHODS = {
     **methods(
         lapwing.Posterior,
         *("sample", "functions", "predict", "at", "update", "remove", "tune"),
-        *("leave_one_out", "influence", "verify", "save"),
+        *("leave_one_out", "influence", "answer_when", "conformal", "verify", "save"),
     ),
     **methods(lapwing.Prediction, "interval", "log_prob", "with_noise"),
     **own_methods(lapwing.Mixture),

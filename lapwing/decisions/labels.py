@@ -81,7 +81,7 @@ class LabelIssues:
         Parameters
         ----------
         count : int, optional
-            How many. As many as are estimated to be wrong if left out.
+            How many. By default as many as are estimated to be wrong.
 
         Returns
         -------
@@ -139,7 +139,7 @@ def label_issues(
     seed : int
         Of the random coordinates or features.
     progress : bool or callable, optional
-        Whether to show progress. On a terminal only if left out.
+        Whether to show progress. By default only on a terminal.
 
     Returns
     -------

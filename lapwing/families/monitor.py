@@ -7,6 +7,7 @@ with them) the rates hold for any model and any number of inputs, however badly 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import floor
@@ -55,49 +56,14 @@ class Drift:
     more_familiar: float  # the same for low scores
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Monitor:
-    """Something that predicts, with the scores of inputs that it should know.
+class Alarms(ABC):
+    """What has a score for inputs, and the scores of inputs that it should know: alarms at a known rate."""
 
-    Parameters
-    ----------
-    base : Posterior or any other with `predict`
-        What predicts.
-    score : str or callable
-        "novelty", "epistemic_variance", "entropy" or "mutual_information", or a function of a `Prediction`.
-    known : Tensor
-        Scores of the inputs that it should know, sorted.
-
-    Examples
-    --------
-    >>> from lapwing import Gaussian, Isotropic, LinearModel, infer
-    >>> x = torch.linspace(1, 2, 40, dtype=torch.float64)[:, None] ** torch.arange(3)
-    >>> posterior = infer(LinearModel(x[::2], x[::2, 1], Gaussian(0.1)), prior=Isotropic(1.0))
-    >>> monitor = fit(posterior, x[1::2])
-    >>> monitor.drift(x[1::2]).p_value > 0.5, monitor.drift(5 * x[:9]).p_value
-    (True, 0.001)
-    """
-
-    base: Predictive
-    score: Score
     known: Tensor  # (held-out inputs,), sorted
 
+    @abstractmethod
     def scores(self, inputs: Any) -> Tensor:  # (n,)
-        """How unfamiliar each input is, a mean over its outputs; one that is NaN counts as +∞, the most unfamiliar.
-
-        Parameters
-        ----------
-        inputs : Tensor or any input of the network
-            New inputs.
-
-        Returns
-        -------
-        Tensor
-            One for each input.
-        """
-        found = _scored(self.base.predict(inputs), self.score)
-        return found.where(~found.isnan(), torch.inf)
+        """How unfamiliar each input is."""
 
     def p_values(self, inputs: Any) -> Tensor:  # (n,)
         """For each input the chance that a familiar one scores as high: (1 + held-out scores as high) / (n + 1).
@@ -183,6 +149,51 @@ class Monitor:
         largest = found.amax(1)
         as_large = int((largest[1:] >= largest[0] - 1e-9).sum())
         return Drift((1 + as_large) / (1 + permutations), float(found[0, 0]), float(found[0, 1]))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Monitor(Alarms):
+    """Something that predicts, with the scores of inputs that it should know.
+
+    Parameters
+    ----------
+    base : Posterior or any other with `predict`
+        What predicts.
+    score : str or callable
+        "novelty", "epistemic_variance", "entropy" or "mutual_information", or a function of a `Prediction`.
+    known : Tensor
+        Scores of the inputs that it should know, sorted.
+
+    Examples
+    --------
+    >>> from lapwing import Gaussian, Isotropic, LinearModel, infer
+    >>> x = torch.linspace(1, 2, 40, dtype=torch.float64)[:, None] ** torch.arange(3)
+    >>> posterior = infer(LinearModel(x[::2], x[::2, 1], Gaussian(0.1)), prior=Isotropic(1.0))
+    >>> monitor = fit(posterior, x[1::2])
+    >>> monitor.drift(x[1::2]).p_value > 0.5, monitor.drift(5 * x[:9]).p_value
+    (True, 0.001)
+    """
+
+    base: Predictive
+    score: Score
+    known: Tensor  # (held-out inputs,), sorted
+
+    def scores(self, inputs: Any) -> Tensor:  # (n,)
+        """How unfamiliar each input is, a mean over its outputs; one that is NaN counts as +∞, the most unfamiliar.
+
+        Parameters
+        ----------
+        inputs : Tensor or any input of the network
+            New inputs.
+
+        Returns
+        -------
+        Tensor
+            One for each input.
+        """
+        found = _scored(self.base.predict(inputs), self.score)
+        return found.where(~found.isnan(), torch.inf)
 
 
 def fit(base: Predictive, inputs: Any, *, score: Score = "novelty") -> Monitor:

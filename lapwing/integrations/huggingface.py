@@ -37,10 +37,10 @@ class PosteriorCallback(TrainerCallback):
     Parameters
     ----------
     likelihood : Likelihood, optional
-        `Categorical()` if left out.
+        By default `Categorical()`.
     select : callable, optional
-        Makes the choice of weights from the trained model, as `lapwing.lora` and `lapwing.last_layer` do. All weights
-        that take gradients if left out.
+        Makes the choice of weights from the trained model, as `lapwing.lora` and `lapwing.last_layer` do. By
+        default all weights that take gradients.
     validation : bool
         Whether the evaluation data serve as `validation` of `fit`.
     **options

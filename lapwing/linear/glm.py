@@ -25,7 +25,7 @@ from lapwing.linear.generalised import GeneralisedLinearModel, Rows
 LEAST = 1e-6  # dispersion that is looked at, or one over it of a shape
 MOST = 1e4
 PARAMETERS = """prior_precision : float, optional
-        Precision of the coefficients of every group. Tuned by the marginal likelihood if left out.
+        Precision of the coefficients of every group. By default it is tuned by the marginal likelihood.
     groups : dict, optional
         Groups of columns with a precision of their own, by name: their numbers, a slice, their names in a DataFrame,
         or how these begin. Random effects are the columns of indicators of a group. They are taken as they are.
@@ -209,7 +209,7 @@ class BayesianNegativeBinomialRegressor(_Dispersed):
     Parameters
     ----------
     dispersion : float, optional
-        The relative variance of the rate. Tuned by the marginal likelihood if left out.
+        The relative variance of the rate. By default it is tuned by the marginal likelihood.
     PARAMETERS
 
     Examples
@@ -269,7 +269,7 @@ class BayesianGammaRegressor(_Dispersed):
     Parameters
     ----------
     shape : float, optional
-        Shape of the Gamma distribution. Tuned by the marginal likelihood if left out.
+        Shape of the Gamma distribution. By default it is tuned by the marginal likelihood.
     PARAMETERS
 
     Examples

@@ -23,7 +23,7 @@ def lora(model: nn.Module, adapter: str | None = None, head: bool = True) -> Cal
     model : nn.Module
         A network with adapters of PEFT, not merged.
     adapter : str, optional
-        Name of the adapter. The only one if left out.
+        Name of the adapter. By default the only one.
     head : bool
         Whether layers that PEFT keeps beside the adapter (`modules_to_save`) are chosen too.
 

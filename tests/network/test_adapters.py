@@ -99,19 +99,27 @@ def test_models_that_generate_are_refused():
         lw.fit(model, (torch.zeros(4, 3), torch.zeros(4).long()), lw.Categorical())
 
 
-@pytest.mark.parametrize("method", [lw.Exact(), lw.KFAC()], ids=["exact", "KFAC"])
-def test_the_scale_between_the_two_matrices_changes_nothing(method):
-    """(c A, B / c) is the same network, and under the g-prior it has the same predictions, to the end of two searches."""
+def at_scales(**options):
+    """Predictions of the same network with (A, B) and with (8 A, B / 8)."""
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(31, 4, generator=generator, dtype=torch.float64)
     y = (x[:, 0] + 0.3 * torch.randn(31, generator=generator, dtype=torch.float64) > 0).long()
-    found = []
     for scale in (1.0, 8.0):
         model = adapted()
         with torch.no_grad():
             model[0].lora_A["default"].weight.mul_(scale)
             model[0].lora_B["default"].weight.div_(scale)
-        found.append(lw.fit(model, (x, y), lw.Categorical(), select=lw.lora(model), method=method).predict(x))
-    one, other = found
+        yield lw.fit(model, (x, y), lw.Categorical(), select=lw.lora(model), **options).predict(x)
+
+
+@pytest.mark.parametrize("method", [lw.Exact(), lw.KFAC()], ids=["exact", "KFAC"])
+def test_the_scale_between_the_two_matrices_changes_nothing(method):
+    """Under the g-prior, to the end of two searches."""
+    one, other = at_scales(method=method)
     torch.testing.assert_close(one.probs, other.probs, rtol=0, atol=1e-4)
     torch.testing.assert_close(one.epistemic_variance, other.epistemic_variance, rtol=1e-3, atol=1e-8)
+
+
+def test_one_precision_for_all_weights_sees_that_scale():
+    one, other = at_scales(prior=lw.Isotropic(1.0), method=lw.Exact())
+    assert float((one.epistemic_variance / other.epistemic_variance).log().abs().max()) > 0.1

@@ -21,7 +21,9 @@ from lapwing.bayes.methods.outputs import JointOutputs, OutputUncertainty, neede
 from lapwing.bayes.noise import SAMPLE, Noise
 from lapwing.bayes.posterior import curves, held_out, leave_one_out, verification
 from lapwing.bayes.posterior.alternatives import Alternative, New
+from lapwing.bayes.posterior.answering import Answering, answering
 from lapwing.bayes.posterior.description import described
+from lapwing.bayes.posterior.jackknife import JackknifePlus, jackknife_plus
 from lapwing.bayes.posterior.leave_one_out import LeaveOneOut, Mean
 from lapwing.bayes.posterior.places import places
 from lapwing.bayes.posterior.verification import Verification
@@ -601,6 +603,67 @@ class Posterior:
         (torch.Size([4, 2]), 3)
         """
         return leave_one_out.influence(self, inputs, mean)
+
+    def answer_when(self, *, risk: float, validation: Any) -> Answering:
+        """Answer only where the posterior is confident, so that wrong answers stay as rare as asked.
+
+        By conformal risk control: a new input like the validation examples is answered, wrongly, with probability
+        `risk` at most. That is a share of all inputs, not of those that are answered.
+
+        Parameters
+        ----------
+        risk : float
+            Share of inputs that may be answered wrongly.
+        validation : (inputs, labels)
+            Examples that neither trained nor tuned the posterior.
+
+        Returns
+        -------
+        Answering
+            Called with inputs it has `labels`, `answered` and `confidence`. Printing it shows the threshold.
+
+        Raises
+        ------
+        ValueError
+            If there are too few validation examples for the risk, or the likelihood is not `Categorical()`.
+
+        Examples
+        --------
+        >>> from lapwing import Categorical, Isotropic, LinearModel, infer
+        >>> x = torch.linspace(-2, 2, 40).double()
+        >>> features = torch.stack([x, -x], dim=1).reshape(80, 1)
+        >>> posterior = infer(LinearModel(features, (x < 0).long(), Categorical()), prior=Isotropic(1.0))
+        >>> careful = posterior.answer_when(risk=0.1, validation=(features, (x < 0.4).long()))
+        >>> careful(features).answered.double().mean()
+        tensor(0.9500, dtype=torch.float64)
+        """
+        return answering(self, risk, validation)
+
+    def conformal(self) -> JackknifePlus:
+        """Intervals that hold whatever the distribution, by jackknife+ without refitting and without held-out data.
+
+        A new target lies in an interval of level 0.9 with probability 0.8 at least, and mostly with about 0.9. That
+        takes the precisions as given; exact for Gaussian noise and `method=Exact()`.
+
+        Returns
+        -------
+        JackknifePlus
+            With `interval(inputs, level)`.
+
+        Raises
+        ------
+        ValueError
+            If targets are not numbers, or the method is not in closed form.
+
+        Examples
+        --------
+        >>> from lapwing import Gaussian, Isotropic, LinearModel, infer
+        >>> x = torch.linspace(0, 1, 19).double()[:, None]
+        >>> posterior = infer(LinearModel(x, x[:, 0] + 0.1 * (40 * x[:, 0]).sin(), Gaussian(0.1)), prior=Isotropic(1.0))
+        >>> [round(float(end), 2) for end in posterior.conformal().interval(x[9:10])]
+        [0.4, 0.61]
+        """
+        return jackknife_plus(self)
 
     def verify(self, inputs: Any, count: int = 5) -> Verification:
         """Re-solve the variance of the first few outputs by conjugate gradients on the data themselves.
