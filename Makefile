@@ -94,7 +94,7 @@ release: $(STAMP)
 integrations:
 	$(PYTHON) -m venv build/integrations
 	build/integrations/bin/pip install --quiet --upgrade "pip>=25.1"
-	build/integrations/bin/pip install --quiet -c constraints.txt -e ".[botorch,hf]" pandas pytest hypothesis
+	build/integrations/bin/pip install --quiet -c constraints.txt -e ".[botorch,hf,lightning,onnx]" cleanlab mapie pandas pytest hypothesis skorch
 	OMP_NUM_THREADS=1 build/integrations/bin/python -m pytest -q -o addopts="--doctest-modules -ra" tests/integrations lapwing/integrations
 
 # the tests with the lowest versions that pyproject.toml allows, but for torch

@@ -14,6 +14,9 @@ nine tenths for the count).
 Digits: all 1,797 of scikit-learn, 64-64-64-10 with ReLU, Adam, 60 epochs. MNIST: 5,000 images, 784-100-100-10, 30 epochs. ResNet-20: training all of it on
 4,000 images takes about ten minutes on a core, six times for each cell; so the layers of the checkpoint up to the last block are kept, and the last block and the
 head (74,570 weights) are trained on from the checkpoint with wrong labels, 4 epochs; one seed, one rate. Kronfluence and TRAK are not measured here.
+
+So far only the cells below have been run, for time: one rate, MNIST with random labels, no ResNet-20 and no letters. With two classes both kinds of wrong labels
+are the same.
 """
 
 import time

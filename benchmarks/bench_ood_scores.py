@@ -4,7 +4,8 @@ Protocol, written before the first score. The combination, the largest surprise 
 dim, noise; seeds 0 to 2) and is not changed. LeNet is trained here for three epochs by Adam on the first 10,000 training pictures of MNIST or Fashion-MNIST; "0-4" only on
 those digits. 1,000 test pictures are familiar, 1,000 others are the inside, 1,000 pictures of another kind the outside: letters (notMNIST), clothes, digits, digits 5-9,
 and the same pictures rotated by 90 degrees, blurred or noisy. ResNet-20 is the checkpoint with 4,000 CIFAR-10 training pictures; half of the test pictures at hand are familiar, half the inside; the
-outside is clothes, digits and noisy photographs. AUROC and FPR95, three seeds (one for ResNet-20, whose weights are given).
+outside is clothes, digits and noisy photographs. AUROC and FPR95, three seeds (one for ResNet-20, whose weights are given). ResNet-20 has not been
+run so far.
 """
 
 import harness

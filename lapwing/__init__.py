@@ -69,7 +69,11 @@ __version__ = version("lapwing")
 
 
 # parts that need another library
-_INTEGRATIONS = {"botorch": "integrations.botorch", "huggingface": "integrations.huggingface"}
+_INTEGRATIONS = {
+    "botorch": "integrations.botorch",
+    "huggingface": "integrations.huggingface",
+    "lightning": "integrations.lightning",
+}
 
 
 def __getattr__(name: str) -> Any:

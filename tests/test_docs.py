@@ -30,6 +30,7 @@ OWN_TESTS = {
     "python ours",
     "python theirs",
     "python botorch",
+    "python integrations",
     "python hf",
 }  # run below, and by tests of their own
 

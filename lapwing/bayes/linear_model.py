@@ -35,6 +35,7 @@ class LinearisationPoint:
     fingerprint: Callable[[], str] = str  # of everything that the outputs depend on, empty where it is not known
     outputs_moved: Callable[[Any, Tensor], Tensor] | None = None  # its outputs at inputs with weights w̄ + a change (d,)
     read: Callable[[Any], Observed] | None = None  # reads data of any kind
+    served: Callable[[Any, Any, Any], Any] | None = None  # posterior, inputs and link -> its predictions as a module
     through_zero: bool = False  # whether the linear model is Jθ alone, not f(x) + J (θ − w̄)
     stands_for: float = 1.0  # how many data each one counts as, where those given are a part of all
 

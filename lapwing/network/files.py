@@ -131,7 +131,16 @@ def _linearised(
         assert point is not None
         return point.outputs_at(inputs)
 
-    point = LinearisationPoint(outputs_at, stored.tensor("weights"), names, mask, lambda: fingerprint(model))
+    def served(posterior: Posterior, inputs: Any, link: Any) -> nn.Module:
+        point = linear(inputs).point
+        assert point is not None
+        assert point.served is not None
+        module: nn.Module = point.served(posterior, inputs, link)
+        return module
+
+    point = LinearisationPoint(
+        outputs_at, stored.tensor("weights"), names, mask, lambda: fingerprint(model), served=served
+    )
     return (lambda inputs: linear(inputs).features_at(inputs)), point
 
 

@@ -26,6 +26,7 @@ from lapwing.network.kfac.factors import Sharing
 from lapwing.network.kfac.roots import Root, per_place, scaled
 from lapwing.network.last_layer import LastLayer
 from lapwing.network.parameters import Select, fingerprint
+from lapwing.network.serving import Served
 from lapwing.runtime.devices import map_tensors
 from lapwing.runtime.journal import Journal
 
@@ -127,6 +128,7 @@ def linearise(
                 [network.moved(change).outputs(batch) for batch in inputs_of(network, inputs)]
             ),
             lambda data: _observed(network, as_batches(data), likelihood)[1],
+            lambda posterior, _, link: Served.of_posterior(network, last, posterior, link),
             stands_for=1.0 if dataset_size is None else dataset_size / n,
         ),
     )  # fmt: skip

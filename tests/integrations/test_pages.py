@@ -1,6 +1,7 @@
 """The code of pages about other libraries runs, and shows what the page says."""
 
 import doctest
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -8,14 +9,20 @@ import torch
 
 from tests.test_docs import FLAGS, fenced
 
-PAGES = {"how_to/bayesian_optimisation.md": ("botorch", "botorch"), "how_to/hugging_face.md": ("hf", "peft")}
+PAGES = {
+    "how_to/bayesian_optimisation.md": ("botorch", ("botorch",)),
+    "how_to/hugging_face.md": ("hf", ("peft",)),
+    "how_to/integrations.md": ("integrations", ("cleanlab", "lightning", "mapie", "onnxruntime", "skorch")),
+}
 
 
 @pytest.mark.filterwarnings("ignore")  # of the other libraries
 @pytest.mark.parametrize("page", list(PAGES))
 def test_the_page_runs(page, tmp_path, monkeypatch):
-    mark, library = PAGES[page]
-    pytest.importorskip(library, reason=f"{library} is not installed: `make integrations` does it")
+    mark, libraries = PAGES[page]
+    missing = [name for name in libraries if find_spec(name) is None]
+    if missing:
+        pytest.skip(f"{', '.join(missing)} not installed: `make integrations` does it")
     monkeypatch.chdir(Path(tmp_path))
     names: dict = {"__name__": "page"}
     with torch.random.fork_rng():

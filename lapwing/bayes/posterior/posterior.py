@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lapwing.bayes.diagnostics import Diagnostics
 from lapwing.bayes.evidence import EvidenceParts
@@ -710,6 +710,75 @@ class Posterior:
         from lapwing.bayes.posterior.files import save
 
         return save(self, path)
+
+    def export(self, path: Path | str, example: Tensor, *, link: Link | None = None) -> Path:
+        """Write the predictions into a file that runs without lapwing: torch.export (.pt2) or ONNX (.onnx).
+
+        For numbers it returns `mean`, `std` and `epistemic_std`; for classes `probs`, `entropy`, `mutual_information`
+        and `score_variance`, with the average over candidates that held-out data chose. Batches may have any size. The
+        Jacobian of all weights is exported for `nn.Sequential` of linear layers, convolutions and activations; that of
+        a last layer for any network that torch.export takes. Averages over draws (`link="monte carlo"`) are over as
+        many points as in `predict`, but others: they agree to their Monte-Carlo error, other links to round-off.
+
+        Parameters
+        ----------
+        path : path
+            File to write, whose name ends with .pt2 or .onnx. The latter needs `pip install lapwing[onnx]`.
+        example : Tensor
+            Some inputs, one in each row.
+        link : str, optional
+            How logits become probabilities. As in `predict` by default.
+
+        Returns
+        -------
+        Path
+            The file.
+
+        Raises
+        ------
+        ValueError
+            If the network has a layer without a rule, or the posterior is not of a network.
+        ImportError
+            If ONNX is not installed.
+
+        Examples
+        --------
+        >>> import tempfile, torch, lapwing as lw
+        >>> network = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1)).eval()
+        >>> x = torch.linspace(-1, 1, 20).reshape(10, 2)
+        >>> posterior = lw.fit(network, (x, x[:, :1]), lw.Gaussian(0.1))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     program = torch.export.load(posterior.export(f"{folder}/posterior.pt2", x))
+        >>> torch.allclose(program.module()(x[:3])["std"], posterior.predict(x[:3]).std, rtol=1e-4)
+        True
+        """
+        from lapwing.bayes.posterior.exporting import exported
+
+        return exported(self, path, example, link)
+
+    def as_module(self, example: Tensor, *, link: Link | None = None) -> nn.Module:
+        """The predictions of `export` as a module, for `torch.compile`.
+
+        Parameters
+        ----------
+        example : Tensor
+            Some inputs, one in each row.
+        link : str, optional
+            How logits become probabilities. As in `predict` by default.
+
+        Returns
+        -------
+        nn.Module
+            It takes a batch of inputs, and returns a dictionary of tensors.
+
+        Raises
+        ------
+        ValueError
+            As `export`.
+        """
+        from lapwing.bayes.posterior.exporting import module_of
+
+        return module_of(self, example, link)
 
     def __repr__(self) -> str:
         return described(self)
