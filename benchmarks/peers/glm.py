@@ -15,14 +15,11 @@ data = {} if settings["task"] == "data" else np.load(sys.argv[1])
 
 
 def from_statsmodels(name: str) -> dict[str, np.ndarray]:
-    """A data set that comes with the package: counts of visits to a doctor, or pupils above a median."""
+    """A data set that comes with the package: counts of visits to a doctor, or grades."""
     import statsmodels.api as sm
 
     loaded = getattr(sm.datasets, name).load_pandas()
     x = loaded.exog.to_numpy(float)
-    if name == "star98":
-        above, below = loaded.endog.to_numpy(float).T
-        return {"x": x, "y": above, "exposure": above + below}
     return {"x": x, "y": loaded.endog.to_numpy(float).reshape(-1), "exposure": np.ones(len(x))}
 
 
