@@ -289,7 +289,7 @@ class IterativeSampler:
         """The mean and every draw in units of the prior, and the right-hand sides of their normal equations."""
         w = self.whitened(prior, noise)
         anchors = torch.cat([torch.zeros_like(self.prior_noise[:, :1]), self.prior_noise], dim=1)
-        start = anchors if self.warm is None else self.warm * self._root(prior)[:, None]
+        start = anchors if self.warm is None else (self.warm * self._root(prior)[:, None]).to(anchors)
         right = over_parts(w, lambda a, b, part: part.rmatmat(self.columns(a, b, noise))) + anchors
         return self.method.solved(self, w, _RightSides(self, prior, noise, right, start), anchors), right
 
@@ -302,7 +302,7 @@ class IterativeSampler:
         squares, turn = torch.linalg.eigh(root.mT @ root)
         kept = squares > 1e-3 * squares.max().clamp_min(1e-300)  # the rest does not slow it
         basis = torch.linalg.qr(root @ turn[:, kept])[0]
-        return solvers.Deflation(basis, squares[kept], 1.0)
+        return solvers.Deflation(basis.to(self.features.like), squares[kept].to(self.features.like), 1.0)
 
     def _root(self, prior: DiagonalPrior) -> Tensor:
         """The square root of the precisions, 0 for a pruned weight, whose solution is its anchor."""

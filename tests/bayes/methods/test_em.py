@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import lapwing as lw
 from lapwing import CG, SGD, Exact, Gaussian, Isotropic, LinearModel, infer
 from lapwing.bayes.evidence import Precisions
 from lapwing.bayes.methods import iterative, tuning_on_draws
@@ -174,3 +175,22 @@ def test_a_noise_that_tuning_takes_to_nothing_stops_where_solves_can_tell_it(see
     largest = float(torch.linalg.eigvalsh(x @ x.mT).max())
     assert float(found.likelihood.noise_std) == pytest.approx(1e-4 * (largest / 0.01) ** 0.5, rel=1e-3)
     torch.testing.assert_close(found.mean, exact.mean, rtol=1e-3, atol=1e-3 * float(exact.mean.abs().max()))
+
+
+def test_a_network_in_single_precision_finds_what_it_finds_in_double():
+    """Warm starts and the deflation come from double precision: both are taken to that of the features."""
+
+    def found(dtype: torch.dtype) -> lw.Posterior:
+        generator = torch.Generator().manual_seed(0)
+        x = torch.randn(40, 3, generator=generator, dtype=torch.float64)
+        y = x @ torch.tensor([[1.0, 0.5], [-1.0, 0.2], [0.3, 2.0]]).double()
+        y = y + 0.3 * torch.randn(40, 2, generator=generator, dtype=torch.float64)
+        network = torch.nn.utils.skip_init(torch.nn.Linear, 3, 2).to(dtype).eval()
+        with torch.no_grad():
+            network.weight.copy_(torch.linalg.lstsq(x, y).solution.mT)
+            network.bias.zero_()
+        return lw.fit(network, (x.to(dtype), y.to(dtype)), lw.Gaussian(), method=lw.CG(rtol=1e-4), progress=False)
+
+    single, double = found(torch.float32), found(torch.float64)
+    torch.testing.assert_close(single.likelihood.noise_std, double.likelihood.noise_std, rtol=1e-3, atol=0)
+    torch.testing.assert_close(single.mean.double(), double.mean, rtol=0, atol=1e-3)
