@@ -152,9 +152,9 @@ def _wrong_labels(cells: dict[str, Any]) -> tuple[str, str, str]:
         for method in (rival, "lapwing")
     }
     peer, own = _times(*seconds.values())
+    what = "`label_issues`: every tenth label of 1,797 digits made random / the next class, AUROC of the wrong ones"
     return (
-        "`label_issues`: every tenth label of 1,797 digits made random / the next class, AUROC of the wrong ones (more is "
-        "better), processor seconds",
+        f"{what} (more is better), processor seconds",
         f"cleanlab with five networks trained on folds: {theirs}, {peer}",
         f"{ours}, {own}",
     )
