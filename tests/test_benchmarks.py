@@ -42,6 +42,7 @@ LONG = {
     "bench_rotated_mnist": "tests/benchmarks/test_corruptions.py",
     "bench_scaling": "tests/benchmarks/test_studies.py",
     "bench_symmetry_conjectures": "tests/studies/symmetry/test_joint.py",
+    "bench_tabular_seconds": "tests/tabular/test_regressor.py",
     "bench_toy": "tests/benchmarks/test_regressors.py",
     "bench_variance": "tests/network/test_laws.py",
     "bench_variational": "tests/families/variational/test_fit.py",
