@@ -67,6 +67,8 @@ the other rows with the same value takes the RMSE of one network from 3.81 to 2.
 cannot, nor do 200 units (3.76). {_tally(standard)} The large sets have three splits, and the ReLU ensembles, five networks each by `bench_uci.py`, five splits of the small
 sets and fewer of the large ones.
 
+{_seconds(parts["tabular_seconds"])}
+
 {_verdicts(standard)}
 {_of_sets(standard)}"""
     if more:
@@ -89,6 +91,20 @@ One feature sorted, its middle third held out, for each of the first three featu
 {_verdicts(gap)}
 {_of_sets(gap)}"""
     return text
+
+
+def _seconds(cells: Cells) -> str:
+    """Of fits alone, by `bench_tabular_seconds.py`."""
+    each = []
+    for cell in cells.values():
+        asked, found = cell["arguments"], cell["result"]
+        members = f"{asked['members']} member{'s' if asked['members'] > 1 else ''}"
+        kernels = f" with OpenBLAS's kernels for {asked['kernels']}" if asked["kernels"] else ""
+        each.append(
+            f"{members} on the {found['rows']:,} rows of {asked['data']}{kernels} {found['processor_seconds']:.2g} s and "
+            f"{found['peak_bytes'] / 1e9:.2g} GB"
+        )
+    return f"`fit` on one core, in seconds of the processor and the largest memory (`bench_tabular_seconds.py`): {'; '.join(each)}."
 
 
 def standard_sets(parts: dict[str, Cells]) -> dict[str, list[Column]]:
