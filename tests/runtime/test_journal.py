@@ -74,7 +74,9 @@ def test_a_run_stopped_before_any_of_its_files_goes_on_to_the_same_bits(kind, tm
                 fit(kind, folder)
         again = fit(kind, folder)
         assert torch.equal(again.draws, whole.draws), writes
-        assert again.log_evidence == whole.log_evidence
+        assert again.log_evidence.value == whole.log_evidence.value
+        # its last bit is another now and then in two runs without any journal too, by where their numbers lie
+        assert again.log_evidence.standard_error == pytest.approx(whole.log_evidence.standard_error, rel=5e-16)
         assert again.diagnostics.data_passes == whole.diagnostics.data_passes
 
 
