@@ -15,7 +15,8 @@ from lapwing.linalg.operators import Diagonal, row_gram
 from lapwing.network.batches import Inputs, as_batches
 from lapwing.network.checks import checked_outputs
 from lapwing.network.factors import Unfactored, factor
-from lapwing.network.jacobian import Jacobian, Network, ProductPlan, jacobian as module, keeping_factors, prepared
+from lapwing.network.jacobian import Jacobian, Network, ProductPlan, keeping_factors, prepared
+from lapwing.network.jacobian import jacobian as module
 from lapwing.network.jacobian.products import FactoredProducts
 from lapwing.runtime.memory import within
 from tests.network.layers import LAYERS
