@@ -34,6 +34,11 @@ class Answers:
     answered: Tensor  # (n,), bool
     confidence: Tensor  # (n,), its probability
 
+    def __repr__(self) -> str:
+        return (
+            f"Answers: {int(self.answered.sum())} of {len(self.labels)} inputs answered; labels, answered, confidence"
+        )
+
 
 @final
 @dataclass(frozen=True, eq=False)

@@ -388,7 +388,7 @@ def test_thresholds_with_a_guarantee_are_the_lowest_that_keep_to_it():
 def test_labels_that_look_wrong_have_a_section(tmp_path):
     record = runs.classifier()
     text = report.page([record])
-    assert "About 12 ± 4 of 400 training labels look wrong" in text
+    assert "12 ± 4 of 400 training labels disagree" in text
     assert '<th scope="row">217</th><td>zero</td><td>four</td><td>0.1 %</td>' in text
     assert "likely wrong labels or outliers" not in text  # which would be a second list of the same
     assert "likely wrong labels or outliers" in report.page([dataclasses.replace(record, suspects=None)])
