@@ -231,6 +231,10 @@ class Given:
         """Weights of coordinates."""
         return coordinates if self.basis is None else self.basis @ coordinates
 
+    def coordinates(self, weights: Tensor) -> Tensor:  # (weights,) -> (p,)
+        """Coordinates of weights."""
+        return weights if self.basis is None else self.basis.mT @ weights
+
     def columns(self, scale: Tensor) -> Tensor:  # (groups,) -> (n, k, weights)
         """The columns of the weights themselves, times a number for each group."""
         scaled = self.design.dense() * scale[self.groups]
