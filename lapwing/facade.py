@@ -17,6 +17,7 @@ from lapwing.bayes.mixtures import Mixture, Turn, fitted
 from lapwing.bayes.posterior import Posterior
 from lapwing.bayes.priors import Prior
 from lapwing.network.input_tree import Output
+from lapwing.network.jacobian import keeping_factors
 from lapwing.network.linearisation import linearise
 from lapwing.network.parameters import Select
 from lapwing.runtime.progress import Report
@@ -145,11 +146,12 @@ def fit(
             output=output,
             checkpoint=turn.checkpoint,
         )
-        return infer(
-            linear, prior=prior, method=method, validation=turn.validation, draws=draws, seed=turn.seed,
-            progress=turn.progress, shard=shard, checkpoint=turn.checkpoint, max_memory=turn.max_memory,
-            curvature=curvature, tuning=turn.tuning,
-        )  # fmt: skip
+        with keeping_factors():
+            return infer(
+                linear, prior=prior, method=method, validation=turn.validation, draws=draws, seed=turn.seed,
+                progress=turn.progress, shard=shard, checkpoint=turn.checkpoint, max_memory=turn.max_memory,
+                curvature=curvature, tuning=turn.tuning,
+            )  # fmt: skip
 
     turn = Turn(seed, validation, progress, checkpoint, max_memory)
     if isinstance(model, Sequence):

@@ -186,7 +186,8 @@ def _fit_table(request: Any, folder: Path, table: str, json: bool, quiet: bool) 
     clock = fitting.Clock(lambda _phase, _share: None)
     try:
         run = tables.fit(request, clock, quiet or json)
-        record = report.scored(tables.record(run, request, clock))
+        with tables.threads_for(run.train):
+            record = report.scored(tables.record(run, request, clock))
     except (ValueError, MemoryError) as error:
         _record_failure(request, folder, str(error))
         raise

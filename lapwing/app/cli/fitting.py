@@ -151,7 +151,7 @@ def _choices(request: Request, model: nn.Module, inputs: Any) -> tuple[Any, Any,
     }  # fmt: skip
     named = (("--method", request.method, methods), ("--prior", request.prior, priors))
     found = [None if given is None else _one_of(option, given, known)() for option, given, known in named]
-    return found[0], found[1], _selected(request.select, model, inputs)
+    return found[0], found[1], selected(request.select, model, inputs)
 
 
 def _one_of(option: str, given: str, known: dict[str, Any]) -> Any:
@@ -160,7 +160,7 @@ def _one_of(option: str, given: str, known: dict[str, Any]) -> Any:
     return known[given]
 
 
-def _selected(given: str | None, model: nn.Module, inputs: Any) -> Any:
+def selected(given: str | None, model: nn.Module, inputs: Any) -> Any:
     """The weights of a last layer, or those whose names begin with one of these."""
     import lapwing as lw
 
