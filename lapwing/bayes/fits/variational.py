@@ -200,7 +200,7 @@ class Variational(Fit):
             tensors["left_out"] = search.rows.left_out
         if model.offset is not None:
             tensors["offset"] = model.offset
-        plain = {} if model.rest is None else {"level": model.rest.level}
+        plain: dict[str, Any] = {} if model.rest is None else {"level": model.rest.level}
         if model.rest is not None:
             tensors["pull"] = model.rest.pull
         plain |= {
