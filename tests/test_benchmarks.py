@@ -36,7 +36,7 @@ LONG = {
     "bench_lenet_fit": "tests/bayes/methods/test_matrix_free.py",
     "bench_lenet_sgd": "tests/bayes/methods/test_em.py",
     "bench_last_layer": "tests/network/test_last_layer.py",
-    "bench_links": "tests/bayes/predictive/test_predictive_distributions.py",
+    "bench_links": "tests/bayes/test_likelihood_protocol.py",
     "bench_logistic": "tests/linear/test_logistic.py",
     "bench_members": "tests/test_members.py",
     "bench_natural_gradient": "tests/families/variational/test_methods.py",
