@@ -62,23 +62,41 @@ def test_calibration_finds_the_most_likely_sharpness():
     torch.testing.assert_close(found.sum(1), torch.ones(50, dtype=torch.float64))
 
 
-def network():
+def networks():
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).double().eval()
+        mlp = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
+        grouped = nn.Conv2d(4, 6, 3, groups=2)
+        cnn = nn.Sequential(nn.Conv2d(2, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU(), grouped, nn.Flatten(), nn.LazyLinear(3))
+        cnn(torch.zeros(1, 2, 8, 7))
+        transposed = nn.Sequential(nn.ConvTranspose1d(4, 5, 2), nn.Flatten(), nn.LazyLinear(3))
+        transposed(torch.zeros(1, 4, 6))
+    shapes = {"mlp": (4,), "cnn": (2, 8, 7), "transposed": (4, 6)}
+    models = {"mlp": mlp, "cnn": cnn, "transposed": transposed}
+    return {name: (model.double().eval(), normals(7, *shapes[name])) for name, model in models.items()}
 
 
-def test_sketched_gradients_are_the_jacobian_times_a_sparse_matrix_of_signs():
-    model, x = network(), normals(7, 4)
-    sketch = GradientSketch.of(model, 3, seed=1, coordinates=11)
-    mix = GradientSketch.of(model, 3, seed=1, coordinates=11).network.view.output(torch.eye(3).double())[:, 0]
+def network():
+    return networks()["mlp"][0]
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn", "transposed"])
+@pytest.mark.parametrize("masked", [False, True])
+def test_sketched_gradients_are_the_jacobian_times_a_sparse_matrix_of_signs(name, masked):
+    model, x = networks()[name]
+    total = sum(weight.numel() for weight in model.parameters())
+    mask = torch.arange(total) % 3 > 0 if masked else torch.ones(total, dtype=torch.bool)
+    sketch = GradientSketch.of(model, 3, seed=1, coordinates=11, select=mask if masked else None)
+    mix = sketch.network.view.output(torch.eye(3).double())[:, 0]
     rows = []
     for one in x:
-        gradients = torch.autograd.grad((model(one) * mix).sum(), list(model.parameters()))
+        gradients = torch.autograd.grad((model(one[None]) * mix).sum(), list(model.parameters()))
         rows.append(torch.cat([part.reshape(-1) for part in gradients]))
-    matrix = torch.zeros(len(rows[0]), 11, dtype=torch.float64)
-    matrix[torch.arange(len(matrix)), sketch.places] = sketch.signs.double()
-    assert set(mix.tolist()) <= {-1.0, 1.0}
+    matrix = torch.zeros(total, 11, dtype=torch.float64)
+    hashes = [sketch.hashes[key] for key, _ in model.named_parameters()]
+    places, signs = (torch.cat([getattr(one, part) for one in hashes]) for part in ("places", "signs"))
+    matrix[torch.arange(total), places] = signs.double() * mask
+    assert set(mix.tolist()) <= {-1.0, 1.0} and set(signs.tolist()) == {-1.0, 1.0}
     torch.testing.assert_close(sketch(x), torch.stack(rows) @ matrix, rtol=1e-10, atol=1e-12)
 
 
