@@ -1,12 +1,14 @@
 """Wrong labels: leave-one-out predictions against refits, sketched gradients against the Jacobian, planted labels."""
 
+from statistics import NormalDist
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import lapwing as lw
-from lapwing.decisions.columns import fourier_features
+from lapwing.decisions.columns import fourier_features, normal_scores
 from lapwing.decisions.gradients import GradientSketch
 from lapwing.decisions.labels import LabelIssues
 from lapwing.decisions.leaving_out import calibrated, left_out_scores
@@ -130,6 +132,22 @@ def test_fourier_features_have_the_kernel_as_inner_products():
     error = every.std(0) / 60**0.5
     gap = (every.mean(0) - expected).abs()
     assert bool((gap <= 4.5 * error + 1e-12).all())
+
+
+def test_normal_scores_are_quantiles_of_ranks():
+    column = torch.tensor([3.0, 1e9, -5.0, 3.0, 0.0]).double()
+    found = normal_scores(torch.stack([column, torch.full((5,), 7.0).double()], dim=1))
+    expected = np.array([NormalDist().inv_cdf(share) for share in (0.6, 0.9, 0.1, 0.6, 0.3)])
+    np.testing.assert_allclose(found[:, 0], expected / expected.std(), rtol=1e-12)
+    assert found[:, 1].tolist() == [0.0] * 5
+
+
+def test_monotone_changes_of_a_table_with_long_tails_do_not_matter():
+    x = normals(300, 4)
+    y = (x.sum(1) > 0).long()
+    y[:15] = 1 - y[:15]
+    found = lw.label_issues((3 * x).exp().numpy(), y.numpy())
+    assert int((found.ranked(15) < 15).sum()) >= 12  # those near the boundary cannot be told
 
 
 def digits(share, kind, seed):
