@@ -62,17 +62,19 @@ class Hash:
         """The sketch of gradients in the whole tensor."""
         return _binned(values * self.signs, self.places, self.coordinates)
 
-    def outer(self, signals: Tensor, features: Tensor, start: int) -> Tensor:  # (b, t, o), (b, t, i) -> (b, coordinates)
-        """The sketch of Σ_t g_t a_tᵀ in some rows, from `start` on."""
+    def outer(self, signals: Tensor, features: Tensor, start: int) -> Tensor:  # (b, coordinates)
+        """The sketch of Σ_t g_t a_tᵀ in some rows, from `start` on, by g (b, t, o) and a (b, t, i)."""
         rows = slice(start, start + signals.shape[2])
         places, signs = self.row_places[rows], self.row_signs[rows]
         left, right = signals * signs, features * self.column_signs
         if signals.shape[1] > 1:
             every = ((places[:, None] + self.column_places) % self.coordinates).flatten()
             return _binned((left.mT @ right).flatten(1), every, self.coordinates)
-        ends = (_binned(left[:, 0], places, self.coordinates), _binned(right[:, 0], self.column_places, self.coordinates))
-        spectra = [torch.fft.rfft(end) for end in ends]
-        return torch.fft.irfft(spectra[0] * spectra[1], n=self.coordinates)
+        first, second = (
+            torch.fft.rfft(_binned(part[:, 0], at, self.coordinates))
+            for part, at in ((left, places), (right, self.column_places))
+        )
+        return torch.fft.irfft(first * second, n=self.coordinates)
 
 
 @final

@@ -122,8 +122,9 @@ def label_issues(
 
     For a network, labels are regressed on the gradients of its outputs (of its linearisation, that is), in 512 random
     coordinates; leverages give every prediction without the example itself. The network may have learnt wrong labels
-    by heart. For a table they are regressed on 512 random Fourier features of its columns, standardised or by
-    their ranks, whichever predicts better, which stand for a Gaussian process; text, categories and missing values are read as by `BayesianMLPClassifier`.
+    by heart. For a table they are regressed on 512 random Fourier features of its columns, standardised or by their
+    ranks, whichever predicts better, which stand for a Gaussian process; text, categories and missing values are read
+    as by `BayesianMLPClassifier`.
 
     Parameters
     ----------

@@ -93,9 +93,7 @@ def factor(
     return JacobianFactors(outputs.detach(), terms, numbers)
 
 
-def traced(
-    function: Callable[[dict[str, Tensor]], Tensor], weights: dict[str, Tensor]
-) -> tuple[Tensor, Recorder]:
+def traced(function: Callable[[dict[str, Tensor]], Tensor], weights: dict[str, Tensor]) -> tuple[Tensor, Recorder]:
     """The outputs (b, c) and how weights were used. Raises `Unfactored` where one has no factored form."""
     recorder = Recorder.of(weights)
     with torch.enable_grad(), recorder:

@@ -69,7 +69,9 @@ def networks():
         torch.manual_seed(0)
         mlp = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
         grouped = nn.Conv2d(4, 6, 3, groups=2)
-        cnn = nn.Sequential(nn.Conv2d(2, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU(), grouped, nn.Flatten(), nn.LazyLinear(3))
+        cnn = nn.Sequential(
+            nn.Conv2d(2, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU(), grouped, nn.Flatten(), nn.LazyLinear(3)
+        )
         cnn(torch.zeros(1, 2, 8, 7))
         transposed = nn.Sequential(nn.ConvTranspose1d(4, 5, 2), nn.Flatten(), nn.LazyLinear(3))
         transposed(torch.zeros(1, 4, 6))
@@ -98,7 +100,8 @@ def test_sketched_gradients_are_the_jacobian_times_a_sparse_matrix_of_signs(name
     hashes = [sketch.hashes[key] for key, _ in model.named_parameters()]
     places, signs = (torch.cat([getattr(one, part) for one in hashes]) for part in ("places", "signs"))
     matrix[torch.arange(total), places] = signs.double() * mask
-    assert set(mix.tolist()) <= {-1.0, 1.0} and set(signs.tolist()) == {-1.0, 1.0}
+    assert set(mix.tolist()) <= {-1.0, 1.0}
+    assert set(signs.tolist()) == {-1.0, 1.0}
     torch.testing.assert_close(sketch(x), torch.stack(rows) @ matrix, rtol=1e-10, atol=1e-12)
 
 
