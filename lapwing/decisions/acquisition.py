@@ -13,7 +13,7 @@ from lapwing.decisions.information import Choice, Conditional, bald, batch_bald,
 from lapwing.decisions.pool import Pool, pool_of
 from lapwing.runtime.progress import Report, reporter
 
-DRAWS = 256  # of the function, behind probabilities of labels
+DRAWS = 512  # of the function, behind probabilities of labels
 MOST = 4000  # outputs of the inputs that are weighed against each other: a covariance of 128 MB
 BLOCK = 1024  # inputs whose draws are made at once
 PAIRS = 64  # inputs whose joint covariance is made where only that of each is wanted
@@ -67,7 +67,7 @@ def acquire(
 
     For labels: "batchbald" (the default), the information that all labels of the batch have about the function, exact
     for small batches and by draws of labels beyond; "bald", the same of each label alone; "entropy", how unsure
-    each label is. They come from 256 joint draws of the posterior, or from those that it has where it cannot make more.
+    each label is. They come from 512 joint draws of the posterior, or from those that it has where it cannot make more.
 
     For numbers: "variance" (the default), by how much an observation would lower the mean variance of the pool;
     "batchbald", the information in the batch; "bald", that in each alone; "thompson" and "thompson-minimum", the

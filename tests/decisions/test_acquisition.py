@@ -108,7 +108,7 @@ def test_entropy_is_that_of_the_mean_probabilities():
     posterior = lw.infer(model, prior=lw.Isotropic(0.5))
     pool = normals(10, 3, seed=8)  # five inputs, two logits each
     found = lw.acquire(posterior, pool, 5, score="entropy")
-    p = pool_of(posterior, pool).outputs(torch.arange(5), 256).mean(0)
+    p = pool_of(posterior, pool).outputs(torch.arange(5), acquisition.DRAWS).mean(0)
     expected = torch.tensor([entropy(row.tolist()) for row in p], dtype=torch.float64)
     torch.testing.assert_close(found.values, expected[found.places], rtol=1e-10, atol=0)
     assert found.places.tolist() == expected.argsort(descending=True).tolist()
@@ -188,8 +188,8 @@ def test_thompson_sampling_chooses_as_often_as_an_input_is_the_best(score, sign)
     drawn = sign * (joint.mean + normals(20000, 11, seed=9) @ root.mT)
     expected = torch.bincount(drawn.argmax(1), minlength=11).double() / 20000
     share = torch.bincount(torch.tensor(first), minlength=11).double() / 100
-    # 256 draws, of which 100 seeds look at one each
-    error = (expected * (1 - expected) * (1 / 256 + 1 / 100 + 1 / 20000)).sqrt()
+    # so many draws, of which 100 seeds look at one each
+    error = (expected * (1 - expected) * (1 / acquisition.DRAWS + 1 / 100 + 1 / 20000)).sqrt()
     assert bool(((share - expected).abs() <= 4.5 * error + 1e-3).all())
     every = lw.acquire(posterior, pool, 11, score=score).places
     assert sorted(every.tolist()) == list(range(11))
