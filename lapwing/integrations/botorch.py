@@ -189,9 +189,10 @@ class Given:
 def fit_surrogate(X: Tensor, Y: Tensor, bounds: Tensor, **options: Any) -> Surrogate:
     """The surrogate of observations in a box: a `BayesianMLPRegressor` fitted to every input's place on a half circle.
 
-    The regressor reads cos πu and sin πu of each input, where u runs from 0 to 1 between the bounds. As these have the
-    same length everywhere, the corners of the box are not the most uncertain places from the start, as they are for a
-    network that reads the inputs themselves; acquisition functions would evaluate there and nowhere else.
+    The regressor reads cos πu and sin πu of each input, where u runs from 0 to 1 between the bounds. From few
+    observations a network learns little more than a linear function. One of the inputs themselves is largest in a
+    corner of the box, where acquisition functions then evaluate again and again; one of cosines and sines can be
+    largest anywhere.
 
     Parameters
     ----------

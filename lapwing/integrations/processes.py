@@ -113,8 +113,7 @@ def _at(features: Tensor, target: int, targets: int) -> Tensor:  # (members, n, 
 class HalfCircles(Process):
     """A process of cos πu and sin πu of every input, where u runs from 0 to 1 between its bounds.
 
-    All inputs then have the same length. The variance of a linearised network grows with that of its inputs, so that
-    without this the corners of a box of many dimensions look the most uncertain, whatever was observed.
+    A linear function of these can be largest anywhere in the box, one of the inputs only in its corners.
     """
 
     inner: Process
