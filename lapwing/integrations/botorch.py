@@ -20,7 +20,7 @@ try:
 except ImportError as error:
     raise ImportError("lapwing.botorch needs BoTorch: pip install 'lapwing[botorch]'") from error
 
-from lapwing.integrations.processes import Process, process_of
+from lapwing.integrations.processes import HalfCircles, Process, TableProcess, on_half_circles, process_of
 from lapwing.tabular import BayesianMLPRegressor
 
 JITTER = 1e-9  # of the mean variance at some inputs, so that their covariance has a Cholesky factor
@@ -184,6 +184,61 @@ class Observations:
     away: Tensor  # (members, …, n, 1), L⁻¹ (y − mean)
     factor: Tensor  # (members, …, n, n)
     noise: Tensor  # (members, …, n)
+
+
+def fit_surrogate(X: Tensor, Y: Tensor, bounds: Tensor, **options: Any) -> Surrogate:
+    """The surrogate of observations in a box: a `BayesianMLPRegressor` fitted to every input's place on a half circle.
+
+    The regressor reads cos πu and sin πu of each input, where u runs from 0 to 1 between the bounds. From few
+    observations a network learns little more than a linear function. One of the inputs themselves is largest in a
+    corner of the box, where acquisition functions then evaluate again and again; one of cosines and sines can be
+    largest anywhere.
+
+    Parameters
+    ----------
+    X : Tensor
+        Inputs of the observations, (n, d).
+    Y : Tensor
+        What was observed, (n, outputs).
+    bounds : Tensor
+        The lowest and highest value of each input, (2, d).
+    **options
+        As for `BayesianMLPRegressor`, such as `noise=0.0` for a function without noise.
+
+    Returns
+    -------
+    Surrogate
+        A BoTorch model.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not fit, bounds are the wrong way round, or inputs lie outside.
+
+    Examples
+    --------
+    >>> import torch
+    >>> X = torch.rand(20, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    >>> bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]])
+    >>> surrogate = fit_surrogate(X, X.sum(1, keepdim=True), bounds, members=2, noise=0.0)
+    >>> surrogate.posterior(X[:6].reshape(2, 3, 2)).mean.shape
+    torch.Size([2, 3, 1])
+    """
+    if X.ndim != 2 or Y.ndim != 2 or len(X) != len(Y) or bounds.shape != (2, X.shape[1]):
+        raise ValueError(
+            f"X, Y and bounds have the shapes {tuple(X.shape)}, {tuple(Y.shape)} and {tuple(bounds.shape)}, expected "
+            "(n, d), (n, outputs) and (2, d)"
+        )
+    low, high = bounds.double()
+    if not bool((low < high).all()):
+        raise ValueError(f"bounds are {bounds.tolist()}, expected all low ends below the high ends")
+    outside = (X.double().clamp(low, high) != X).any(1)
+    if bool(outside.any()):
+        raise ValueError(f"{int(outside.sum())} of {len(X)} rows of X are outside bounds, expected none")
+    placed = on_half_circles(X, bounds.double()).detach().cpu().numpy()
+    estimator = BayesianMLPRegressor(**{"verbose": False, **options})
+    fitted = estimator.fit(placed, _as_one(Y.detach().cpu().numpy()))
+    return Surrogate(HalfCircles(TableProcess.of(fitted), bounds.double()))
 
 
 class Functions(torch.nn.Module):
