@@ -81,25 +81,29 @@ def chosen() -> list[Chosen]:
         *((data, "lapwing", [0], False) for data in LARGE),
         *(("kin8nm", "lapwing", [split], False) for split in FEW[1:]),
         *((data, "boosting", [split], False) for data, split in product(LARGE, FEW)),
-        *((data, "lapwing", [1], False) for data in LARGE[1:]),
-        ("power", "lapwing", [2], False),
+        *((data, "lapwing", [split], False) for data, split in product(LARGE[1:], FEW[1:])),
+        *((data, "gp", [split], False) for data, split in product(("kin8nm", "naval"), FEW)),
+        *((data, "boosting", FEW, True) for data in SMALL),
+        ("wine", "gp", FEW, True),
+        *((data, "lapwing", [split], True) for data, split in product(LARGE[:3], FEW)),
         ("protein", "lapwing", [0], True),
+        *((data, method, FEW, True) for data, method in product(("kin8nm", "power"), ("boosting", "gp"))),
+        ("naval", "gp", FEW, True),
+        ("wine", "gp", FEW, False),
     ]
 
 
 def to_come() -> list[Chosen]:
     """What the protocol asks beside, in the order of what is asked most; lines move to `chosen` when they have been run."""
     return [
-        *((data, "gp", [split], False) for data, split in product(LARGE, FEW)),
-        *((data, "lapwing", [2], False) for data in ("naval", "protein")),
-        *(("wine", "gp", splits, False) for splits in PARTS),
-        *((data, "boosting", FEW, True) for data in SMALL),
-        ("wine", "gp", FEW, True),
+        *((data, "gp", [split], False) for data, split in product(("power", "protein"), FEW)),
+        *(("wine", "gp", splits, False) for splits in PARTS[1:]),
         *((data, "deep ensemble", splits, False) for data, splits in product(SMALL, PARTS)),
         *((data, "deep ensemble", FEW, gap) for gap, data in product((False, True), LARGE)),
         *((data, "deep ensemble", FEW, True) for data in SMALL),
-        *((data, method, FEW, True) for method, data in product(("boosting", "gp"), LARGE)),
-        *((data, "lapwing", [split], True) for split, data in product(FEW, LARGE)),
+        *((data, "boosting", FEW, True) for data in ("naval", "protein")),
+        ("protein", "gp", FEW, True),
+        *(("protein", "lapwing", [split], True) for split in FEW[1:]),
         *((data, "lapwing, input noise", FEW, False) for data in SMALL),
         *((data, "lapwing, one", splits, False) for data, splits in product(SMALL, PARTS)),
         *((data, "deep ensemble", TEN, False) for data in MORE),
