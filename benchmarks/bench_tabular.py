@@ -85,11 +85,11 @@ def chosen() -> list[Chosen]:
         *((data, "gp", [split], False) for data, split in product(("kin8nm", "naval"), FEW)),
         *((data, "boosting", FEW, True) for data in SMALL),
         ("wine", "gp", FEW, True),
-        *((data, "lapwing", [split], True) for data, split in product(LARGE[:2], FEW)),
-        *(("naval", "lapwing", [split], True) for split in FEW[:2]),
+        *((data, "lapwing", [split], True) for data, split in product(LARGE[:3], FEW)),
         ("protein", "lapwing", [0], True),
         *((data, "boosting", FEW, True) for data in LARGE[:2]),
-        ("kin8nm", "gp", FEW, True),
+        *((data, "gp", FEW, True) for data in ("kin8nm", "naval")),
+        ("wine", "gp", FEW, False),
     ]
 
 
@@ -97,9 +97,8 @@ def to_come() -> list[Chosen]:
     """What the protocol asks beside, in the order of what is asked most; lines move to `chosen` when they have been run."""
     return [
         *((data, "gp", [split], False) for data, split in product(("power", "protein"), FEW)),
-        *(("wine", "gp", splits, False) for splits in PARTS),
-        *((data, "gp", FEW, True) for data in ("power", "naval")),
-        ("naval", "lapwing", [2], True),
+        *(("wine", "gp", splits, False) for splits in PARTS[1:]),
+        ("power", "gp", FEW, True),
         *((data, "deep ensemble", splits, False) for data, splits in product(SMALL, PARTS)),
         *((data, "deep ensemble", FEW, gap) for gap, data in product((False, True), LARGE)),
         *((data, "deep ensemble", FEW, True) for data in SMALL),

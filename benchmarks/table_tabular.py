@@ -67,7 +67,7 @@ the other rows with the same value takes the RMSE of one network from 3.81 to 2.
 cannot, nor do 200 units (3.76). Naval is a simulation without noise: the Gaussian process, which knows how near the training rows are, is ahead in NLL, though with 2,000 of
 the 10,741 rows its RMSE is twelve times that of `lapwing` and its CRPS three times. Why boosting is ahead on protein was not found. {_tally(standard)} The large sets have
 three splits, and the ReLU ensembles, five networks each by `bench_uci.py`, five splits of the small sets and one or two of the large ones, which are
-too few for a verdict. The deep ensemble of `bench_tabular.py` was not run yet; wine, power and protein have no Gaussian process.
+too few for a verdict. The deep ensemble of `bench_tabular.py` was not run yet; power and protein have no Gaussian process, wine three splits of it.
 
 {_seconds(parts["tabular_seconds"])}
 
