@@ -2,7 +2,7 @@
 
 A script defines `CELLS` (name -> arguments, the smallest first) and `measure(**arguments) -> dict`, and ends with
 `harness.main(__file__, CELLS, measure)`. Finished cells are not run again, so a killed run goes on where it stopped;
-`--force` runs them again, `--smallest` only the first, `--out` writes elsewhere. Each cell has a fresh process, so that
+`--force` runs them again, `--smallest` only the first, `--only` those named, `--out` writes elsewhere. Each cell has a fresh process, so that
 its peak of memory is its own. The tasks of `python -m benchmarks` keep the same lines in the same way; their cells are
 short and many, and share processes (`running.py`).
 """
@@ -33,13 +33,14 @@ def main(script: str, cells: dict[str, dict[str, Any]], measure: Measure) -> Non
     parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
     parser.add_argument("--cell", help="run one cell in this process and print its line")
     parser.add_argument("--smallest", action="store_true", help="only the first cell")
+    parser.add_argument("--only", nargs="+", choices=list(cells), metavar="CELL", help="run these cells and no others")
     parser.add_argument("--force", action="store_true", help="run finished cells again")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the results")
     options = parser.parse_args()
     if options.cell:
         print(json.dumps(line(script, options.cell, cells[options.cell], measure)))
         return
-    names = list(cells)[:1] if options.smallest else list(cells)
+    names = options.only or (list(cells)[:1] if options.smallest else list(cells))
     path = options.out / f"{Path(script).stem.removeprefix('bench_')}.jsonl"
     done = {} if options.force else read(path)
     for name in names:

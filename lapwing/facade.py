@@ -17,6 +17,7 @@ from lapwing.bayes.mixtures import Mixture, Turn, fitted
 from lapwing.bayes.posterior import Posterior
 from lapwing.bayes.priors import Prior
 from lapwing.network.input_tree import Output
+from lapwing.network.jacobian import keeping_factors
 from lapwing.network.linearisation import linearise
 from lapwing.network.parameters import Select
 from lapwing.runtime.progress import Report
@@ -30,6 +31,7 @@ class Options(TypedDict, total=False):
     select: Select
     validation: Any
     dataset_size: int | None
+    rest: Any
     draws: int
     seed: int
     progress: bool | Report | None
@@ -51,8 +53,9 @@ def fit(model: Sequence[nn.Module], data: Any, likelihood: Likelihood, **options
 def fit(
     model: nn.Module | Sequence[nn.Module], data: Any, likelihood: Likelihood, *, prior: Prior | None = None,
     method: Method | None = None, select: Select = None, validation: Any = None, dataset_size: int | None = None,
-    draws: int = 32, seed: int = 0, progress: bool | Report | None = None, output: Output = None, shard: Shard = None,
-    checkpoint: Path | str | None = None, max_memory: float | str | None = None, curvature: Curvature | None = None,
+    rest: Any = None, draws: int = 32, seed: int = 0, progress: bool | Report | None = None, output: Output = None,
+    shard: Shard = None, checkpoint: Path | str | None = None, max_memory: float | str | None = None,
+    curvature: Curvature | None = None,
 ) -> Posterior | Mixture:  # fmt: skip
     """The posterior over the weights of a trained network, linearised at these weights.
 
@@ -64,7 +67,7 @@ def fit(
     model : nn.Module or list of nn.Module
         A trained network in eval mode that returns logits or values. Several become one `Mixture` of their posteriors.
     data : (inputs, targets), Dataset, DataLoader or list of batches
-        The data that the network was trained on, or a random part of them with `dataset_size`.
+        The data that the network was trained on, or a random part of them with `rest` or `dataset_size`.
     likelihood : Likelihood
         `Categorical()` for classes, `Bernoulli()` for binary labels, `Gaussian()` for numbers, `Poisson()` for counts,
         or your own by `likelihood`.
@@ -80,6 +83,9 @@ def fit(
         raw network and temperature scaling; class probabilities average over these by how well each does.
     dataset_size : int, optional
         Size of the whole training set, where `data` is a part of it.
+    rest : as data, optional
+        The training data that `data` leaves out, or some of them. Each of `data` then stands for several of all, and
+        the mean follows the gradient of all; without `rest` it stays that of the network. For labels.
     draws : int
         Draws of the weights to keep, for `functions` and `samples`.
     seed : int
@@ -136,14 +142,16 @@ def fit(
             likelihood,
             select=select,
             dataset_size=dataset_size,
+            rest=rest,
             output=output,
             checkpoint=turn.checkpoint,
         )
-        return infer(
-            linear, prior=prior, method=method, validation=turn.validation, draws=draws, seed=turn.seed,
-            progress=turn.progress, shard=shard, checkpoint=turn.checkpoint, max_memory=turn.max_memory,
-            curvature=curvature, tuning=turn.tuning,
-        )  # fmt: skip
+        with keeping_factors():
+            return infer(
+                linear, prior=prior, method=method, validation=turn.validation, draws=draws, seed=turn.seed,
+                progress=turn.progress, shard=shard, checkpoint=turn.checkpoint, max_memory=turn.max_memory,
+                curvature=curvature, tuning=turn.tuning,
+            )  # fmt: skip
 
     turn = Turn(seed, validation, progress, checkpoint, max_memory)
     if isinstance(model, Sequence):

@@ -33,6 +33,7 @@ LONG = {
     "bench_large_networks": "tests/network/test_pixels.py",
     "bench_lenet_fit": "tests/bayes/methods/test_matrix_free.py",
     "bench_lenet_sgd": "tests/bayes/methods/test_em.py",
+    "bench_last_layer": "tests/network/test_last_layer.py",
     "bench_logistic": "tests/linear/test_logistic.py",
     "bench_natural_gradient": "tests/families/variational/test_methods.py",
     "bench_ood_scores": "tests/decisions/test_ood.py",

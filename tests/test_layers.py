@@ -8,7 +8,7 @@ PACKAGE = Path(__file__).parent.parent / "lapwing"
 ALLOWED = {
     "runtime": set(),
     "linalg": {"runtime"},
-    "bayes": {"runtime", "linalg"},
+    "bayes": {"runtime", "linalg", "metrics"},
     "linear": {"runtime", "linalg", "bayes"},
     "tabular": {"runtime", "linalg", "bayes", "linear"},
     "network": {"runtime", "linalg", "bayes"},
@@ -21,7 +21,7 @@ ALLOWED = {
     "studies": {"runtime", "linalg", "bayes", "network", "training", "app.report"},
     "app.records": {"runtime"},
     "app.report": {"metrics", "app.records"},
-    "app.recording": {"bayes", "network", "app.records"},
+    "app.recording": {"bayes", "network", "decisions", "app.records"},
     "__init__": set(),
 }
 CORE = set(ALLOWED)

@@ -20,11 +20,13 @@ from lapwing.bayes.mixtures import Mixture
 from lapwing.bayes.posterior import Posterior
 from lapwing.bayes.posterior.description import TUNED
 from lapwing.bayes.predictive import Prediction, mixed
+from lapwing.decisions.labels import LabelIssues
 
 Fitted = Posterior | Mixture
 BATCH = 256  # inputs predicted at once
 PROBES = 24  # inputs over which layers' shares of the variance are averaged
 LAYERS = 40  # more are not told apart
+SUSPECTS = 40  # labels that are kept
 
 
 def record(
@@ -374,6 +376,20 @@ def influence(posterior: Fitted, targets: Any) -> records.Influence | None:
         wanted = wanted.astype(np.int64)
         predicted = mean.argmax(1) if mean.shape[1] > 1 else (mean[:, 0] > 0).astype(np.int64)
     return records.Influence(np.asarray(found.leverage), np.asarray(found.log_density), wanted, predicted)
+
+
+def suspects(found: LabelIssues, places: np.ndarray | None = None) -> records.Suspects | None:
+    """Training labels that look wrong, for a record; `places` are those of the examples in their source."""
+    first = found.ranked(SUSPECTS)
+    if not len(first):
+        return None
+    rows = first.numpy()
+    estimate = found.wrong_labels
+    return records.Suspects(
+        rows if places is None else places[rows], found.labels[first].numpy(),
+        found.probabilities[first].argmax(1).numpy(), found.given_probability[first].numpy(), len(found.labels),
+        records.Measured(float(estimate.value), float(estimate.standard_error)),
+    )  # fmt: skip
 
 
 def peak_bytes() -> int | None:

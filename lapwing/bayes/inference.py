@@ -185,8 +185,9 @@ def _curvature(model: LinearModel, prior: Prior, method: Method, run: Run) -> Cu
     if asked == "network" and model.point is None:
         raise ValueError("curvature='network' is for a linearised network: this model is linear itself, take 'mode'")
     if asked in ("mode", "network"):
+        _refuse_rest(model, f"curvature={asked!r} takes it at one point")
         return asked
-    if asked is None and model.point is not None and model.point.stands_for > 1:
+    if asked is None and model.point is not None and model.point.stands_for > 1 and model.rest is None:
         return None  # the best Gaussian for a part of the data knows nothing of the rest
     free = int(prior.free(prior.group_count).sum())
     hindrance = obstacle(model, free)
@@ -196,7 +197,17 @@ def _curvature(model: LinearModel, prior: Prior, method: Method, run: Run) -> Cu
         return "expected"
     if asked == "expected":
         raise ValueError(f"the curvature cannot be averaged over the posterior: {hindrance}")
+    _refuse_rest(model, hindrance)
     return None
+
+
+def _refuse_rest(model: LinearModel, hindrance: str) -> None:
+    """Refuse the gradient of other data where nothing would be made of it."""
+    if model.rest is not None:
+        raise ValueError(
+            f"rest= is for a curvature that is averaged over the posterior, and here it is not: {hindrance}. Take "
+            "fewer data or weights, or leave rest= out and give dataset_size= alone"
+        )
 
 
 def _residuals(posterior: Posterior) -> tuple[float, ...] | None:

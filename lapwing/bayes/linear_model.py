@@ -48,6 +48,19 @@ class LinearisationPoint:
 
 @final
 @dataclass(frozen=True, eq=False)
+class Remainder:
+    """What data that are not among those given add to log p, to first order at a network's outputs: level + pullᵀθ."""
+
+    pull: Tensor  # (d,)
+    level: float
+
+    def times(self, share: float) -> Remainder:
+        """What such a share of the data adds."""
+        return Remainder(share * self.pull, share * self.level)
+
+
+@final
+@dataclass(frozen=True, eq=False)
 class LinearModel:
     """y = Φ θ + noise, with features Φ known by their products.
 
@@ -84,6 +97,8 @@ class LinearModel:
         Observations that an intercept has used up.
     set_aside : Tensor, optional
         Examples that were removed. Set by `remove`.
+    rest : Remainder, optional
+        What the data that these are a part of add to them. Set by `linearise`.
 
     Raises
     ------
@@ -110,6 +125,7 @@ class LinearModel:
     structure: Any = None  # what a network can make of its layers, for structured methods
     absorbed: float = 0.0
     set_aside: Tensor | None = None  # (n · m,), the offset of a network whose model goes through zero
+    rest: Remainder | None = None
 
     def __post_init__(self) -> None:
         features, targets = as_operator(self.features), as_tensor(self.targets)

@@ -72,6 +72,9 @@ class Detector(Alarms):
         """Every score of each input, and their combination."""
         return _table(seen(self.layer, _batches(inputs)), self.scorers, self.surprises)
 
+    def __repr__(self) -> str:
+        return f"Detector by the score {self.score!r}, {len(self.known)} familiar inputs: flags, p_values, drift, table"
+
 
 def ood(
     model: nn.Module, data: Any, *, familiar: Any, score: str = "combined", progress: bool | Report | None = None

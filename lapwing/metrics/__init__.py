@@ -18,7 +18,7 @@ from lapwing.metrics.classification import (
     nll,
     nll_each,
 )
-from lapwing.metrics.comparison import Difference, RiskCoverage, answered, paired, risk_coverage
+from lapwing.metrics.comparison import Difference, RiskCoverage, answered, paired, risk_coverage, risk_threshold
 from lapwing.metrics.detection import aupr, auroc, auroc_error, fpr95
 from lapwing.metrics.distances import wasserstein
 from lapwing.metrics.regression import (
@@ -66,6 +66,7 @@ __all__ = [
     "paired",
     "reliability",
     "risk_coverage",
+    "risk_threshold",
     "rmse",
     "wasserstein",
     "width",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf, nan, sqrt
+from math import ceil, floor, inf, nan, sqrt
 from typing import final
 
 import torch
@@ -197,3 +197,49 @@ def answered(probs: Values, labels: Values, threshold: float) -> tuple[int, int]
     target = check_labels(labels, *check_probs(probs).shape)
     sure = confidence >= threshold
     return int(sure.sum()), int((sure & (predicted != target)).sum())
+
+
+def risk_threshold(confidence: Values, wrong: Values, risk: float) -> float:
+    """The lowest confidence above which a new input is answered, wrongly, with probability `risk` at most.
+
+    Conformal risk control: a threshold with k wrong answers above it among n examples is kept if (k + 1) / (n + 1) ≤
+    risk. That holds whatever the classifier, for inputs like these examples, which must not have trained or tuned it.
+
+    Parameters
+    ----------
+    confidence : Tensor or array
+        Of the answer to each example, (n,).
+    wrong : Tensor or array
+        Whether that answer is wrong, (n,).
+    risk : float
+        The probability of a wrong answer, counted over all inputs, answered or not.
+
+    Returns
+    -------
+    float
+        To answer above; −∞ where everything may be answered.
+
+    Raises
+    ------
+    ValueError
+        If there are too few examples for the risk, or it is not between 0 and 1.
+
+    Examples
+    --------
+    >>> confidence = torch.linspace(0.5, 0.99, 50)
+    >>> wrong = confidence < 0.62
+    >>> round(risk_threshold(confidence, wrong, 0.02), 2), round(risk_threshold(confidence, wrong, 0.2), 2)
+    (0.61, 0.52)
+    """
+    if not 0 < risk < 1:
+        raise ValueError(f"risk must lie between 0 and 1, got {risk}")
+    sure, mistaken = check_finite(confidence, "confidence", dims=1), check_finite(wrong, "wrong", dims=1).bool()
+    check_same_shape(sure, mistaken, "confidence and wrong")
+    allowed = floor(round(risk * (len(sure) + 1), 9)) - 1
+    if allowed < 0:
+        raise ValueError(
+            f"a risk of {risk:g} needs at least {ceil(round(1 / risk - 1, 9))} validation examples, and there are "
+            f"{len(sure)}: give more of them, or allow a higher risk"
+        )
+    of_wrong = sure[mistaken].sort(descending=True).values
+    return float(of_wrong[allowed]) if len(of_wrong) > allowed else -inf

@@ -31,6 +31,11 @@ class FactorRows:
     name: str
     matrix: Tensor  # (b · c, weights)
 
+    @property
+    def bytes(self) -> int:
+        """Memory of the rows."""
+        return self.matrix.nbytes
+
     def times(self, x: Tensor) -> Tensor:  # (weights, k) -> (b · c, k)
         return self.matrix @ x
 
@@ -46,6 +51,11 @@ class Tokens:
     name: str
     inputs: Tensor  # (b, tokens, in)
     gradients: Tensor  # (b, c, tokens, out)
+
+    @property
+    def bytes(self) -> int:
+        """Memory of both factors."""
+        return self.inputs.nbytes + self.gradients.nbytes
 
     def times(self, x: Tensor) -> Tensor:  # (out · in, k) -> (b · c, k)
         return torch.cat([self._times(part) for part in x.split(COLUMNS, dim=1)], dim=1)

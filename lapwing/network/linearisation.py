@@ -26,6 +26,7 @@ from lapwing.network.kfac.factors import Sharing
 from lapwing.network.kfac.roots import Root, per_place, scaled
 from lapwing.network.last_layer import LastLayer
 from lapwing.network.parameters import Select, fingerprint
+from lapwing.network.remainder import FirstOrder, check_rest, counts
 from lapwing.network.serving import Served
 from lapwing.runtime.devices import map_tensors
 from lapwing.runtime.journal import Journal
@@ -33,7 +34,7 @@ from lapwing.runtime.journal import Journal
 
 def linearise(
     model: nn.Module, data: Any, likelihood: Likelihood, *, select: Select = None, dataset_size: int | None = None,
-    output: Output = None, checkpoint: Path | str | None = None,
+    rest: Any = None, output: Output = None, checkpoint: Path | str | None = None,
 ) -> LinearModel:  # fmt: skip
     """The linear model of a trained network: features J, offset f − J w̄, and the network's output as centre.
 
@@ -55,6 +56,8 @@ def linearise(
         gradients by default.
     dataset_size : int, optional
         Size of the whole training set, where `data` is a part of it.
+    rest : as data, optional
+        The training data that `data` leaves out, or some of them. They are read once, for the gradient of their loss.
     output : str, int or callable, optional
         Which tensor is meant, where the network returns several.
     checkpoint : path, optional
@@ -99,12 +102,13 @@ def linearise(
     seen = InMainMemory.of(features) if last is None else last.features(observed.inputs)
     own = features.product_with_weights.cpu() if last is None else seen @ network.weights.cpu()
     offset = network.view.rows(outputs).reshape(-1).cpu() - own
-    if dataset_size is not None:
-        if dataset_size < n:
-            raise ValueError(
-                f"dataset_size is {dataset_size}, less than the {n} data given: it counts the whole training set"
-            )
-        times = dataset_size / n
+    others = None if rest is None else _first_order(network, as_batches(rest), likelihood, outputs.shape[1:])
+    times, each = counts(dataset_size, n, 0 if others is None else others.count)
+    remainder = None
+    if others is not None:
+        part = FirstOrder.of(features, likelihood, observed, network.view.rows(outputs).reshape(-1))
+        remainder = others.added_to(part, times, each)
+    if times > 1:
         weights = torch.full(targets.shape[:1], times, dtype=torch.float64) if weights is None else weights * times
     observed = replace(observed, weights=weights)
     return LinearModel(
@@ -129,9 +133,23 @@ def linearise(
             ),
             lambda data: _observed(network, as_batches(data), likelihood)[1],
             lambda posterior, _, link: Served.of_posterior(network, last, posterior, link),
-            stands_for=1.0 if dataset_size is None else dataset_size / n,
+            stands_for=times,
         ),
+        rest=remainder,
     )  # fmt: skip
+
+
+def _first_order(network: Network, rest: Batches, likelihood: Likelihood, shape: torch.Size) -> FirstOrder:
+    """What data that a posterior does not condition on say of it."""
+    check_rest(likelihood)
+    outputs, observed = _observed(network, rest, likelihood)
+    if outputs.shape[1:] != shape:
+        raise ValueError(
+            f"outputs for rest= have shape {tuple(outputs.shape[1:])} a datum and those for the data {tuple(shape)}: "
+            "both are to be parts of one training set"
+        )
+    features = prepared(Jacobian(network, observed.inputs, outputs[0].numel()))
+    return FirstOrder.of(features, likelihood, observed, network.view.rows(outputs).reshape(-1))
 
 
 def _kept(features: Jacobian, checkpoint: Path | str | None) -> Jacobian:

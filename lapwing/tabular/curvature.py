@@ -8,12 +8,13 @@ decomposed is I + √v RᵀR √v or, with the same determinant, I + R v Rᵀ; b
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Protocol, final
 
 import numpy as np
 import torch
 from scipy.linalg.blas import dsymv, dsyrk
-from scipy.linalg.lapack import dpotrf, dpotri, dtrtri
+from scipy.linalg.lapack import dpotrf, dpotri, dpotrs, dtrtri
 from torch import Tensor
 
 from lapwing.tabular.networks import LayerJacobian, LayerMatrices
@@ -98,6 +99,9 @@ class DataCurvature(Protocol):
     def at(self, variances: Variances) -> Conditioned:
         """With a prior."""
 
+    def solve(self, variances: Variances, gradient: LayerMatrices) -> LayerMatrices:
+        """(RᵀR + 1/v)⁻¹ g, for one use of the matrix."""
+
     def squared_length(self, step: LayerMatrices) -> Tensor:  # (b,)
         """‖R δ‖²."""
 
@@ -122,6 +126,9 @@ class RowCurvature:
         kernel = self.rows.kernel(self.rows, variances)
         kernel.diagonal(dim1=1, dim2=2).add_(1)
         return RowPosterior(self.rows, variances, _cholesky(kernel.mT))  # itself, but stored by columns
+
+    def solve(self, variances: Variances, gradient: LayerMatrices) -> LayerMatrices:
+        return self.at(variances).solve(gradient)
 
     def squared_length(self, step: LayerMatrices) -> Tensor:
         return self.rows.times(step).square().sum(1)
@@ -196,16 +203,10 @@ class WeightCurvature:
 
     @staticmethod
     def of(rows: LayerJacobian) -> WeightCurvature:
-        """BLAS's symmetric product does half the work of a general one."""
-        dense = rows.dense()
-        gram = torch.zeros(len(dense), dense.shape[2], dense.shape[2], dtype=dense.dtype).mT  # by columns, as BLAS
-        for total, block in zip(gram, dense, strict=True):
-            dsyrk(1.0, block.mT.numpy(), c=total.numpy(), lower=1, overwrite_c=1)
-        return WeightCurvature(gram, rows.shapes)
-
-    def __add__(self, other: WeightCurvature) -> WeightCurvature:
-        """Of the rows of both."""
-        return WeightCurvature(self.gram + other.gram, self.shapes)
+        """Of rows that are all at hand."""
+        total = GramSum(len(rows.left[0]), rows.shapes, Workspace())
+        total.add(rows)
+        return total.curvature()
 
     def __getitem__(self, chosen: Tensor) -> WeightCurvature:
         return WeightCurvature(self.gram.mT[chosen].mT, self.shapes)
@@ -217,10 +218,63 @@ class WeightCurvature:
         whitened.diagonal(dim1=1, dim2=2).add_(1)
         return WeightMatrixPosterior(variances, self.shapes, _cholesky(whitened))
 
+    def solve(self, variances: Variances, gradient: LayerMatrices) -> LayerMatrices:
+        """As a `WeightMatrixPosterior` would, network by network in the same memory, which the cache then holds."""
+        spread = _by_weight(variances, self.shapes).sqrt()
+        solutions = spread * gradient.flat()
+        whitened = self.gram.new_empty(self.gram.shape[1:]).mT  # by columns, as LAPACK
+        for one, std, solution in zip(self.gram, spread, solutions, strict=True):
+            torch.mul(one, std[:, None], out=whitened).mul_(std)
+            whitened.diagonal().add_(1)
+            _factorise(whitened, clean=0)
+            dpotrs(whitened.numpy(), solution.numpy(), lower=1, overwrite_b=1)
+        return gradient.like(spread * solutions)
+
     def squared_length(self, step: LayerMatrices) -> Tensor:
         flat = step.flat()
         products = [dsymv(1.0, one.numpy(), x.numpy(), lower=1) for one, x in zip(self.gram, flat, strict=True)]
         return (flat * torch.from_numpy(np.stack(products))).sum(1)
+
+
+@final
+class Workspace:
+    """Memory for matrices that is used again: the system has to clear what is fresh, which costs as much as the work.
+
+    What was taken is overwritten when the same name is taken again.
+    """
+
+    def __init__(self) -> None:
+        self._parts: dict[str, Tensor] = {}
+
+    def take(self, name: str, *shape: int) -> Tensor:
+        """Numbers of any value, (*shape)."""
+        size = prod(shape)
+        if name not in self._parts or len(self._parts[name]) < size:
+            self._parts[name] = torch.empty(size, dtype=torch.float64)
+        return self._parts[name][:size].view(shape)
+
+
+@final
+class GramSum:
+    """RᵀR of the rows of several blocks, in memory that is lent."""
+
+    def __init__(self, networks: int, shapes: tuple[tuple[int, int], ...], memory: Workspace) -> None:
+        self._shapes = shapes
+        self._memory = memory
+        self._weights = sum(high * wide for high, wide in shapes)
+        self._total = memory.take("gram", networks, self._weights, self._weights).mT  # by columns, as BLAS
+        self._total.zero_()
+
+    def add(self, rows: LayerJacobian) -> None:
+        """Network by network in the same memory, by BLAS's symmetric product with half the work of a general one."""
+        block = self._memory.take("rows", rows.rows, self._weights)
+        for member, total in enumerate(self._total):
+            rows.write_dense(member, block)
+            dsyrk(1.0, block.mT.numpy(), beta=1.0, c=total.numpy(), lower=1, overwrite_c=1)
+
+    def curvature(self) -> WeightCurvature:
+        """Until the memory is taken again."""
+        return WeightCurvature(self._total, self._shapes)
 
 
 @final
@@ -292,10 +346,15 @@ def _cholesky(matrix: Tensor) -> Tensor:  # (b, k, k)
     """
     roots = matrix if matrix.mT.is_contiguous() else matrix.mT.contiguous().mT
     for root in roots:
-        _, failed = dpotrf(root.numpy(), lower=1, clean=1, overwrite_a=1)
-        if failed:
-            raise FloatingPointError(f"the leading minor of order {failed} is not positive definite")
+        _factorise(root, clean=1)
     return roots
+
+
+def _factorise(matrix: Tensor, clean: int) -> None:  # (k, k), by columns
+    """L in the place of the lower triangle; `clean` writes zeros above it."""
+    _, failed = dpotrf(matrix.numpy(), lower=1, clean=clean, overwrite_a=1)
+    if failed:
+        raise FloatingPointError(f"the leading minor of order {failed} is not positive definite")
 
 
 def inverse_of(root: Tensor) -> Tensor:  # (k, k)

@@ -41,6 +41,11 @@ class LayerMatrices:
         """Of each network."""
         return sum(layer[0].numel() for layer in self.of)
 
+    @property
+    def shapes(self) -> tuple[tuple[int, int], ...]:
+        """Of the layers' matrices."""
+        return tuple((layer.shape[1], layer.shape[2]) for layer in self.of)
+
     def total(self) -> Tensor:  # (b,)
         """The sum of all entries."""
         return torch.stack([layer.sum((1, 2)) for layer in self.of]).sum(0)
@@ -129,10 +134,16 @@ class LayerJacobian:
     def dense(self) -> Tensor:  # (b, rows, p)
         """The rows themselves."""
         whole = self.left[0].new_empty(*self.left[0].shape[:2], sum(high * wide for high, wide in self.shapes))
-        parts = whole.split([high * wide for high, wide in self.shapes], dim=2)
-        for part, (left, right) in zip(parts, self._layers(), strict=True):
-            torch.mul(left[..., None], right[:, :, None, :], out=part.unflatten(2, (left.shape[2], right.shape[2])))
+        for member, part in enumerate(whole):
+            self.write_dense(member, part)
         return whole
+
+    def write_dense(self, member: int, into: Tensor) -> None:  # (rows, p)
+        """The rows of one network, into memory that is there."""
+        parts = into.split([high * wide for high, wide in self.shapes], dim=1)
+        for part, left, right in zip(parts, self.left, self.right, strict=True):
+            mine, theirs = left[member], right[member]
+            torch.mul(mine[:, :, None], theirs[:, None, :], out=part.unflatten(1, (mine.shape[1], theirs.shape[1])))
 
     def _layers(self) -> list[tuple[Tensor, Tensor]]:
         return list(zip(self.left, self.right, strict=True))

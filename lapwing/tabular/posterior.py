@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lapwing.tabular.curvature import Conditioned
+from lapwing.tabular.curvature import Conditioned, Workspace
 from lapwing.tabular.mixtures import MemberMixture, Shape
 from lapwing.tabular.networks import LayerMatrices, linearised, squared_slopes
 from lapwing.tabular.noise import InputNoise
@@ -59,7 +59,7 @@ class NetworkPosteriors:
         state: State, groups: Groups, data: TrainingData, members: int, units: Units, noise: InputNoise | None = None
     ) -> NetworkPosteriors:
         """At the end of training, with Gaussian errors."""
-        here = LocalModel.of(state.networks, data)
+        here = LocalModel.of(state.networks, data, Workspace())
         known = here.curved.at(state.variances(groups))
         evidence = log_evidence(state, groups, data, known, here.misfit)
         scale = units.scale.repeat_interleave(members)

@@ -21,9 +21,10 @@ from lapwing.tabular.curvature import (
     BLOCK_ELEMENTS,
     Conditioned,
     DataCurvature,
+    GramSum,
     RowCurvature,
     Variances,
-    WeightCurvature,
+    Workspace,
     fewer_rows,
 )
 from lapwing.tabular.iterations import TrainedNetworks, iterated
@@ -218,20 +219,20 @@ class LocalModel:
     curved: DataCurvature
 
     @staticmethod
-    def of(networks: LayerMatrices, data: TrainingData) -> LocalModel:
-        """One pass over the data."""
+    def of(networks: LayerMatrices, data: TrainingData, memory: Workspace) -> LocalModel:
+        """One pass over the data; good until the memory is used for another."""
         if fewer_rows(data.targets[0].numel(), networks.weights):
             misfit, pull, rows = _seen(networks, data)
             return LocalModel(misfit, pull, RowCurvature(rows))
-        first, *others = data.blocks(networks)
-        misfit, pull, rows = _seen(networks, first)
-        curved = WeightCurvature.of(rows)
-        for block in others:
+        misfit = torch.zeros(len(data.targets), dtype=torch.float64)
+        pull = networks - networks
+        total = GramSum(len(data.targets), networks.shapes, memory)
+        for block in data.blocks(networks):
             more_misfit, more_pull, rows = _seen(networks, block)
             misfit = misfit + more_misfit
             pull = pull + more_pull
-            curved = curved + WeightCurvature.of(rows)
-        return LocalModel(misfit, pull, curved)
+            total.add(rows)
+        return LocalModel(misfit, pull, total.curvature())
 
     def __getitem__(self, chosen: Tensor) -> LocalModel:
         return LocalModel(self.misfit[chosen], self.pull[chosen], self.curved[chosen])
@@ -292,7 +293,7 @@ def _tried(state: State, groups: Groups, data: TrainingData, here: LocalModel) -
     """One step, and whether the loss falls by it; the damping follows how much of the promised fall there was."""
     variances = state.variances(groups)
     damped = tuple(v / (1 + state.damping)[:, None] for v in variances)
-    step = here.curved.at(damped).solve(here.gradient(state.networks, variances))
+    step = here.curved.solve(damped, here.gradient(state.networks, variances))
     trial = state.networks - step
     lighter = penalty(state.networks, variances) - penalty(trial, variances)
     promised = lighter - here.misfit_after(step)
@@ -351,15 +352,19 @@ def train(
 ) -> TrainedNetworks[State]:
     """Until the mode is nearer than `tol` nats and the evidence changes by less, for each network by itself."""
 
+    memory = Workspace()
+
     def iteration(now: State, active: Tensor, look: bool) -> tuple[State, Tensor]:
-        return _iteration(now, groups, data[active], look=look)
+        here = LocalModel.of(now.networks, data[active], memory)
+        return _iteration(now, groups, data[active], here, look=look)
 
     return iterated(state, iteration, first_look=FIRST_LOOK, max_iter=max_iter, tol=tol, report=report)
 
 
-def _iteration(state: State, groups: Groups, data: TrainingData, *, look: bool) -> tuple[State, Tensor]:
+def _iteration(
+    state: State, groups: Groups, data: TrainingData, here: LocalModel, *, look: bool
+) -> tuple[State, Tensor]:
     """New precisions, where they are looked at, then a step; and what is left to gain in nats, if it is known, (b,)."""
-    here = LocalModel.of(state.networks, data)
     left = torch.full_like(state.damping, torch.inf)
     if look:
         known = here.curved.at(state.variances(groups))

@@ -178,7 +178,7 @@ def stepped(state: SpreadState, data: Labels, here: SpreadModel, priors: Priors)
     variances = state.variances(priors)
     damped = tuple(v / (1 + state.damping)[:, None] for v in variances)
     gradient = here.gradient(state.networks, variances, data)
-    step = here.curved.at(damped).solve(gradient)
+    step = here.curved.solve(damped, gradient)
     trial = state.networks - step
     promised = (gradient * step).total() - 0.5 * here.rows.times(step).square().sum(1) - penalty(step, variances)
     before = here.averages.log_density @ data.weights - penalty(state.networks, variances)

@@ -15,8 +15,10 @@ from lapwing.linalg.operators import Diagonal, row_gram
 from lapwing.network.batches import Inputs, as_batches
 from lapwing.network.checks import checked_outputs
 from lapwing.network.factors import Unfactored, factor
-from lapwing.network.jacobian import Jacobian, Network, ProductPlan, prepared
+from lapwing.network.jacobian import Jacobian, Network, ProductPlan, keeping_factors, prepared
+from lapwing.network.jacobian import jacobian as module
 from lapwing.network.jacobian.products import FactoredProducts
+from lapwing.runtime.memory import within
 from tests.network.layers import LAYERS
 from tests.network.networks import NETWORKS, normal, seeded
 from tests.network.test_linearisation import dense_jacobian
@@ -126,6 +128,21 @@ def test_factors_of_every_kind_of_layer_are_the_dense_jacobian(name):
         eyes = [torch.eye(size, dtype=torch.float64) for size in reversed(dense.shape)]
         torch.testing.assert_close(products.times(eyes[0]), dense, rtol=1e-11, atol=1e-13)
         torch.testing.assert_close(products.transposed(eyes[1]).mT, dense, rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.parametrize(("room", "often"), [(10**9, 1), (1, 3)])
+def test_factors_are_kept_for_the_next_product_while_a_fit_lasts_and_fit_into_memory(room, often, monkeypatch):
+    jacobian, dense = jacobian_of("cnn")
+    operator = replace(jacobian, plan=replace(jacobian.plan, factored_from=0, data=2))
+    x, made = normal(dense.shape[1], 7, seed=1), []
+    pieces = len(list(operator._pieces(7)))
+    monkeypatch.setattr(module, "factor", lambda *given: made.append(given) or factor(*given))
+    with within(room), keeping_factors():
+        for columns in (7, 2, 5):
+            torch.testing.assert_close(operator @ x[:, :columns], dense @ x[:, :columns], rtol=1e-11, atol=1e-11)
+    assert len(made) == often * pieces
+    operator @ x
+    assert len(made) == (often + 1) * pieces
 
 
 @pytest.mark.parametrize("factored_from", [0, torch.inf])

@@ -8,6 +8,7 @@ from lapwing.tabular.curvature import (
     RowPosterior,
     WeightCurvature,
     WeightMatrixPosterior,
+    Workspace,
     _cholesky,
 )
 from lapwing.tabular.networks import LayerMatrices, linearised
@@ -38,7 +39,7 @@ def covariance(case, member):
 def test_the_smaller_matrix_is_taken():
     for n, kind in ((FEW, RowPosterior), (MANY, WeightMatrixPosterior)):
         case = problem(n)
-        curved = LocalModel.of(case.state.networks, case.data).curved
+        curved = LocalModel.of(case.state.networks, case.data, Workspace()).curved
         assert isinstance(curved.at(case.state.variances(case.groups)), kind)
 
 
@@ -60,12 +61,36 @@ def test_log_determinants(case, known):
         torch.testing.assert_close(found[member], truth, rtol=1e-9, atol=0)
 
 
-def test_solves(case, known, generator):
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_solves(case, kind, generator):
     gradient = torch.randn(MEMBERS, case.prior_precision().shape[1], generator=generator, dtype=torch.float64)
-    found = known.solve(case.state.networks.like(gradient)).flat()
-    for member in range(MEMBERS):
-        truth = case.state.noise_precision[member] * covariance(case, member) @ gradient[member]
-        torch.testing.assert_close(found[member], truth, rtol=1e-8, atol=1e-9)
+    _, jacobian = linearised(case.state.networks, case.data.inputs)
+    curved = KINDS[kind](case.data.rows(jacobian))
+    variances = case.state.variances(case.groups)
+    layers = case.state.networks.like(gradient)
+    for found in (curved.at(variances).solve(layers).flat(), curved.solve(variances, layers).flat()):
+        for member in range(MEMBERS):
+            truth = case.state.noise_precision[member] * covariance(case, member) @ gradient[member]
+            torch.testing.assert_close(found[member], truth, rtol=1e-8, atol=1e-9)
+
+
+def test_memory_is_used_again_and_grows():
+    memory = Workspace()
+    first = memory.take("a", 3, 4).fill_(1)
+    assert memory.take("a", 2, 5).data_ptr() == first.data_ptr()
+    assert memory.take("b", 3, 4).data_ptr() != first.data_ptr()
+    assert memory.take("a", 5, 4).shape == (5, 4)
+
+
+def test_a_curvature_does_not_depend_on_what_the_memory_held(case):
+    memory = Workspace()
+    b, p = len(case.state.networks.of[0]), case.state.networks.weights
+    for name, shape in {"gram": (b, p, p), "rows": (MANY, p)}.items():
+        memory.take(name, *shape).fill_(torch.nan)
+    found = LocalModel.of(case.state.networks, case.data, memory)
+    fresh = LocalModel.of(case.state.networks, case.data, Workspace())
+    variances = case.state.variances(case.groups)
+    assert torch.equal(found.curved.at(variances).log_determinant(), fresh.curved.at(variances).log_determinant())
 
 
 def test_determined_weights_by_group(case, known):

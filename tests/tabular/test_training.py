@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from lapwing.tabular import training
+from lapwing.tabular.curvature import Workspace
 from lapwing.tabular.networks import initial, linearised
 from lapwing.tabular.training import Groups, LocalModel, TrainingData, log_evidence, start, stepped, train, updated
 from tests.tabular import reference
@@ -17,7 +18,7 @@ def quiet(phase: str) -> None:
 
 
 def parts(case):
-    here = LocalModel.of(case.state.networks, case.data)
+    here = LocalModel.of(case.state.networks, case.data, Workspace())
     return here, here.curved.at(case.state.variances(case.groups))
 
 
@@ -39,7 +40,7 @@ def test_blocks_of_rows_give_the_sums_of_dense_rows(monkeypatch):
     networks = case.state.networks
     monkeypatch.setattr(training, "BLOCK_ELEMENTS", 7 * MEMBERS * networks.weights)
     assert [len(block.inputs) for block in case.data.blocks(networks)] == [7, 7, 7, 7, 7, 5]
-    here = LocalModel.of(networks, case.data)
+    here = LocalModel.of(networks, case.data, Workspace())
     values, jacobian = linearised(networks, case.data.inputs)
     rows = case.data.rows(jacobian).dense()
     residuals = case.data.residuals(values)
@@ -180,7 +181,7 @@ def test_a_step_that_does_not_fall_is_tried_again_with_more_damping(monkeypatch)
         penalty = training.penalty(after.networks, state.variances(case.groups))
         return case.data.misfit(after.networks) + penalty
 
-    here = LocalModel.of(state.networks, case.data)
+    here = LocalModel.of(state.networks, case.data, Workspace())
     monkeypatch.setattr(training, "TRIES", 1)
     once = stepped(state, case.groups, case.data, here)
     stuck = loss(once) == loss(state)

@@ -111,6 +111,13 @@ def fit(
     likelihood: Annotated[
         str | None, typer.Option(help="gaussian | categorical | bernoulli.", show_default="guessed from the targets")
     ] = None,
+    classes: Annotated[
+        str | None,
+        typer.Option(
+            help="Names of the classes in the order of the network's outputs, separated by commas.",
+            show_default="alphabetical",
+        ),
+    ] = None,
     noise_std: Annotated[
         float | None, typer.Option(help="Standard deviation of the noise of gaussian targets.", show_default="tuned")
     ] = None,
@@ -161,11 +168,13 @@ def fit(
                 f"model.py:make train.csv`; {WITHOUT_A_NETWORK}"
             )
         data = data or model
-        columns = tuple(part.strip() for part in inputs.split(",")) if inputs else None
+        columns, named = (
+            tuple(part.strip() for part in given.split(",")) if given else None for given in (inputs, classes)
+        )
         request = Request(
             model, data, tuple(weights or ()), target, columns, validation, test, ood, hold_out, likelihood, noise_std,
             draws, dataset_size, seed, Job.here().device(device), name or Path(data.rpartition(":")[2]).stem,
-            shlex.join(["lapwing", *sys.argv[1:]]), max_memory, method, prior, select,
+            shlex.join(["lapwing", *sys.argv[1:]]), max_memory, method, prior, select, named,
         )  # fmt: skip
         folder = out or Path("runs") / (request.name or "run")
         if alone:
@@ -186,7 +195,8 @@ def _fit_table(request: Any, folder: Path, table: str, json: bool, quiet: bool) 
     clock = fitting.Clock(lambda _phase, _share: None)
     try:
         run = tables.fit(request, clock, quiet or json)
-        record = report.scored(tables.record(run, request, clock))
+        with tables.threads_for(run.train):
+            record = report.scored(tables.record(run, request, clock))
     except (ValueError, MemoryError) as error:
         _record_failure(request, folder, str(error))
         raise

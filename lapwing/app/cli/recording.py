@@ -10,7 +10,7 @@ import lapwing.app.recording as recording
 import lapwing.app.records as records
 from lapwing.app.cli import folders
 from lapwing.app.cli.data import Loaded
-from lapwing.app.cli.fitting import Clock, FittedRun, Request
+from lapwing.app.cli.fitting import Clock, FittedRun, Request, selected
 from lapwing.app.cli.jobs import Job
 from lapwing.app.cli.targets import numbers
 from lapwing.bayes.posterior.description import TUNED
@@ -38,6 +38,7 @@ def record(fitted: FittedRun, request: Request, clock: Clock) -> tuple[records.R
             targets=numbers(fitted.train, found), command=request.command, device=request.device, data=_data(fitted),
             network=_network(fitted, request), choices=_choices(fitted, request),
         )  # fmt: skip
+    whole = dataclasses.replace(whole, suspects=_suspects(fitted, request, clock))
     if not predictions:
         with clock.phase("predicting") as tell:
             predictions.append(recording.predict(posterior, probes, tell, processes=Job.here().size))
@@ -45,6 +46,20 @@ def record(fitted: FittedRun, request: Request, clock: Clock) -> tuple[records.R
     if influence is not None:
         influence = dataclasses.replace(influence, places=fitted.train.places)
     return dataclasses.replace(whole, seconds=dict(clock.seconds), influence=influence), predictions[0]
+
+
+def _suspects(fitted: FittedRun, request: Request, clock: Clock) -> records.Suspects | None:
+    """Training labels that look wrong to the first network, where there is one label for each example."""
+    if fitted.guess.likelihood != "categorical" or Job.here().size > 1:
+        return None
+    from lapwing.bayes.likelihoods import Categorical
+    from lapwing.decisions.labels import label_issues
+
+    model, training = fitted.models[0], fitted.tensors(fitted.train)
+    select = selected(request.select, model, training[0][:2])
+    with clock.phase("checking labels"):
+        found = label_issues(model, training, Categorical(), select=select, progress=False)
+    return recording.suspects(found, fitted.train.places)
 
 
 def shown(fitted: FittedRun) -> Loaded:

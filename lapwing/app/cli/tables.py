@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 MODEL = "model.safetensors"
 PLACE = "lapwing.tabular."
+ONE_THREAD = 2_000  # rows that are trained on by one thread
 MOST_NUMBERED = 10  # classes that are whole numbers, unless --likelihood says so
 NEEDLESS = {
     "validation": "these estimators need no rows held out: give them as --test, or with the rows to train on",
@@ -30,6 +32,7 @@ NEEDLESS = {
     "dataset_size": "all rows are used", "method": "the posterior is that of small networks, in closed form",
     "prior": "precisions are found for every layer and column", "select": "all weights have a posterior",
     "max_memory": "sizes are checked against what is free",
+    "classes": "there is no network whose outputs have an order",
 }  # fmt: skip
 
 
@@ -87,9 +90,22 @@ def fit(request: Request, clock: Clock, quiet: bool) -> TableRun:
         columns, target, whole, read_as = read(request)
         task, why = kind_of(request.data, whole, request.likelihood)
         train, sets = _split(request, whole, columns, target)
-    with clock.phase("fitting"):
+    with clock.phase("fitting"), threads_for(train):
         estimator = _estimator(task, request.seed, quiet).fit(train.table, _as_targets(task, train))
     return TableRun(estimator, columns, target, why, train, sets, read_as)
+
+
+@contextmanager
+def threads_for(rows: TableRows) -> Iterator[None]:
+    """One thread for few rows: their matrices are too small to share, and on a busy machine threads only wait."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1 if len(rows) <= ONE_THREAD else before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def read(request: Request) -> tuple[tuple[Column, ...], str, TableRows, str]:
@@ -286,8 +302,7 @@ def record(run: TableRun, request: Request, clock: Clock) -> records.Record:
         command=request.command, seed=request.seed, data=data,
         network=records.Network(f"{type(run.estimator).__name__}, {len(networks.of[0])} networks", weights, weights),
         choices=_choices(run, request), solve=_solve(run.estimator), influence=_influence(run),
-        relevance=_relevance(run),
-        seconds=dict(clock.seconds),
+        relevance=_relevance(run), suspects=_suspects(run, clock), seconds=dict(clock.seconds),
     )  # fmt: skip
 
 
@@ -336,6 +351,18 @@ def _influence(run: TableRun) -> records.Influence | None:
     return records.Influence(
         np.asarray(found.leverage), np.asarray(found.log_density), targets, np.asarray(found.mean), run.train.places
     )
+
+
+def _suspects(run: TableRun, clock: Clock) -> records.Suspects | None:
+    """Training labels that look wrong."""
+    if not run.classes:
+        return None
+    from lapwing.app import recording
+    from lapwing.decisions.labels import label_issues
+
+    with clock.phase("checking labels"):
+        found = label_issues(run.train.table, _as_targets("classification", run.train))
+    return recording.suspects(found, run.train.places)
 
 
 def predictions(estimator: Any, table: Table) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from lapwing.app.records.schema import (
     Predictions,
     Record,
     Solve,
+    Suspects,
     fingerprint,
     versions,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "Predictions",
     "Record",
     "Solve",
+    "Suspects",
     "classification",
     "fingerprint",
     "load",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lapwing.app.records.schema import Curve, Evaluation, Influence, Predictions, Record
+from lapwing.app.records.schema import Curve, Evaluation, Influence, Predictions, Record, Suspects
 
 
 def check(record: Record) -> Record:
@@ -15,6 +15,8 @@ def check(record: Record) -> Record:
         _curve(record.curve)
     if record.influence is not None:
         _influence(record.influence)
+    if record.suspects is not None:
+        _suspects(record.suspects)
     return record
 
 
@@ -107,3 +109,13 @@ def _influence(found: Influence) -> None:
         part = getattr(found, name)
         if part is not None:
             _numbers(f"influence, {name}", part, found.leverage.shape)
+
+
+def _suspects(found: Suspects) -> None:
+    count = found.places.shape[0] if found.places.ndim == 1 else -1
+    for name in ("places", "given", "suggested", "probability"):
+        _numbers(f"suspects, {name}", getattr(found, name), (count,))
+    for name in ("given", "suggested"):
+        labels = getattr(found, name)
+        whole = labels.dtype.kind in "iu" and bool((labels >= 0).all())
+        _need(whole, f"suspects, {name}", "class numbers from 0")

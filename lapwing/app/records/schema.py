@@ -163,6 +163,19 @@ class Influence:
 
 @final
 @dataclass(frozen=True, eq=False)
+class Suspects:
+    """Training labels that look wrong, the most suspicious first, each predicted from all other examples."""
+
+    places: np.ndarray  # (k,), of the examples in their source
+    given: np.ndarray  # (k,), class numbers
+    suggested: np.ndarray  # (k,), the most probable ones
+    probability: np.ndarray  # (k,), of the given label
+    examples: int  # that were looked at
+    estimated: Measured  # how many of their labels are wrong
+
+
+@final
+@dataclass(frozen=True, eq=False)
 class Record:
     """Everything that a run leaves behind. The first evaluation is the main one."""
 
@@ -184,6 +197,7 @@ class Record:
     layers: tuple[Layer, ...] = ()
     relevance: dict[str, float] = field(default_factory=dict)  # by column, of networks that were trained on a table
     influence: Influence | None = None
+    suspects: Suspects | None = None
     seconds: dict[str, float] = field(default_factory=dict)  # by phase
     peak_bytes: int | None = None
 

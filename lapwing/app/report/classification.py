@@ -16,6 +16,7 @@ from lapwing.app.report.svg import Axis, Frame, Numbers, axis, card, figure, leg
 SHARE = tuple(np.linspace(0, 1, 6))
 CURVE = 60  # points of a risk–coverage curve
 THRESHOLDS = 0.5, 0.8, 0.9, 0.95, 0.99
+RISKS = 0.01, 0.02, 0.05, 0.1
 MISTAKES = 8  # shown
 CLASSES = 30  # shown
 
@@ -31,7 +32,10 @@ def charts(record: Record) -> list[tuple[str, list[Html]]]:
     return [
         ("Can its confidence be trusted?", [reliability(methods), confidences(first)]),
         ("Scores by class", by_class(record, first)),
-        ("What to answer, and what to leave to a person", [abstention(first), risk(first), sharpness(first)]),
+        (
+            "What to answer, and what to leave to a person",
+            [abstention(first), *guarantee(first), risk(first), sharpness(first)],
+        ),
         ("Examples", [*mistakes(record, first), *examples(record, first)]),
     ]
 
@@ -102,10 +106,10 @@ def by_class(record: Record, evaluation: Evaluation) -> list[Html]:
         own, right = counts[label], int(counts[label, label])
         wrong = np.delete(np.arange(len(own)), label)
         most = int(wrong[np.argmax(own[wrong])])
-        mistaken = f"{_class_name(record, most)} ({own[most]:,})" if own[most] else "–"
+        mistaken = f"{class_name(record, most)} ({own[most]:,})" if own[most] else "–"
         given, nll = (scores.mean_of(part[targets == label]) for part in (probs[:, label], losses))
         return (
-            _class_name(record, label), f"{own.sum():,}", _share("recall", right, own),
+            class_name(record, label), f"{own.sum():,}", _share("recall", right, own),
             _share("precision", right, counts[:, label]), cell("mean probability", given), cell("NLL", nll), mistaken,
         )  # fmt: skip
 
@@ -144,6 +148,33 @@ def abstention(evaluation: Evaluation) -> Html:
     )  # fmt: skip
 
 
+def guarantee(evaluation: Evaluation) -> list[Html]:
+    """The confidence above which wrong answers stay rare, and how many inputs are answered there."""
+    methods, targets = scores.ordered(evaluation), np.asarray(evaluation.targets)
+    if scores.kind(evaluation) != "test" or len(targets) < round(1 / max(RISKS)) - 1:
+        return []
+    rows = [(percent(risk), *(_answered_at(risk, _probs(one), targets) for one in methods)) for risk in RISKS]
+    header = ("wrong answers at most", *(one.method for one in methods))
+    says = (
+        "A new input like these is answered, wrongly, with probability at most the first column, whatever the method: "
+        "a share of all inputs, answered or not. It holds if these data neither trained nor tuned the network or the "
+        "posterior (conformal risk control). From Python: posterior.answer_when(risk=…, validation=…)."
+    )
+    whole = table(header, rows, caption=f"Thresholds by {evaluation.name}")
+    return [card("Thresholds with a guarantee", whole, says=says, wide=True)]
+
+
+def _answered_at(risk: float, probs: np.ndarray, targets: np.ndarray) -> str:
+    confidence, wrong = probs.max(1).astype(float), probs.argmax(1) != targets
+    try:
+        threshold = metrics.risk_threshold(confidence, wrong, risk)
+    except ValueError:  # too few of them
+        return f"needs {round(1 / risk) - 1:,} inputs"
+    if threshold < 0:
+        return "all answered"
+    return f"above {tenths(threshold)}: {tenths(float((confidence > threshold).mean()))} answered"
+
+
 def mistakes(record: Record, evaluation: Evaluation) -> list[Html]:
     """The wrong answers that are given with the highest confidence."""
     probs, targets = _probs(scores.main(evaluation)), np.asarray(evaluation.targets)
@@ -157,7 +188,7 @@ def mistakes(record: Record, evaluation: Evaluation) -> list[Html]:
     def shown(row: int) -> tuple[str, ...]:
         said, truth = int(probs[row].argmax()), int(targets[row])
         likely = (tenths(float(probs[row, label])) for label in (said, truth))
-        return f"{places[row]:,}", _class_name(record, said), next(likely), _class_name(record, truth), next(likely)
+        return f"{places[row]:,}", class_name(record, said), next(likely), class_name(record, truth), next(likely)
 
     rows = [shown(int(row)) for row in worst]
     header = ("row", "predicted", "confidence", "is", "its probability")
@@ -248,13 +279,14 @@ def examples(record: Record, evaluation: Evaluation) -> list[Html]:
 
 def _example(record: Record, pixels: np.ndarray, probs: np.ndarray, truth: int, row: int) -> Html:
     said, sure = int(probs.argmax()), f"{100 * float(probs.max()):.0f} %"
-    name, true_name = (_class_name(record, label) for label in (said, truth))
+    name, true_name = (class_name(record, label) for label in (said, truth))
     words = f"input {row}: says {name} ({sure})" + ("" if said == truth else f", is {true_name}")
     wrong = None if said == truth else h("span", f"is {true_name}", class_="wrong")
     return h("li", picture(pixels, words), h("span", h("b", name), f" {sure}"), wrong, data_tip=words)
 
 
-def _class_name(record: Record, label: int) -> str:
+def class_name(record: Record, label: int) -> str:
+    """What a class number stands for."""
     classes = record.data.classes
     return classes[label] if label < len(classes) else str(label)
 

@@ -69,7 +69,7 @@ def influence(record: Record) -> list[Html]:
         else "Leverage is how much of a point's own logits comes from itself, summed over the classes."
     )
     cards = [_points("Training points that matter most", np.argsort(-found.leverage, kind="stable"), record, says)]
-    if found.log_density is not None:
+    if found.log_density is not None and record.suspects is None:
         says = "What the posterior without a point says about it: the lower the log density, the more surprising it is."
         title = "Training points to look at: likely wrong labels or outliers"
         cards.append(_points(title, np.argsort(found.log_density, kind="stable"), record, says))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib.resources import files
 
 from lapwing.app.records import Measured, Record
-from lapwing.app.report import classification, fit, inputs, regression, scores, several, tables
+from lapwing.app.report import classification, fit, inputs, regression, scores, several, suspects, tables
 from lapwing.app.report.cells import error_of, written
 from lapwing.app.report.markup import Child, Html, h
 from lapwing.app.report.verdict import Verdict, verdict
@@ -117,6 +117,7 @@ def _run(record: Record, prefix: str = "") -> Child:
         ("Does it recognise out-of-distribution inputs?", tables.out_of_distribution(record)),
         ("Which prior precision?", [] if record.curve is None else fit.curves(record.curve)),
         ("How was the posterior found?", [*fit.convergence(record), *fit.layers(record)]),
+        ("Labels that look wrong", suspects.sections(record)),
         ("Which training points matter?", fit.influence(record)),
         ("Choices and provenance", fit.provenance(record)),
     ]

@@ -12,7 +12,7 @@ import torch
 from scipy.special import ndtr, ndtri
 
 import lapwing.metrics as metrics
-from lapwing.app.records import OURS, Evaluation, Measured, Predictions, Record
+from lapwing.app.records import LEFT_OUT, OURS, Evaluation, Measured, Predictions, Record
 
 BINS = 15
 FARTHEST = 1e-12  # a probability that stands for none
@@ -171,6 +171,13 @@ def uncertainties(one: Predictions) -> dict[str, np.ndarray]:
     else:
         base = {}
     return base | one.scores
+
+
+def kind(evaluation: Evaluation) -> str:
+    """Whether a set tested the predictions, or also tuned or trained them."""
+    if evaluation.name == LEFT_OUT:
+        return "training"
+    return "validation" if evaluation.name.startswith("validation data") else "test"
 
 
 def main(evaluation: Evaluation) -> Predictions:

@@ -8,7 +8,7 @@ from typing import Literal, final
 
 import numpy as np
 
-from lapwing.app.records import LEFT_OUT, Evaluation, Measured, Predictions, Record
+from lapwing.app.records import Evaluation, Measured, Predictions, Record
 from lapwing.app.report import scores
 from lapwing.app.report.svg import number
 
@@ -91,15 +91,9 @@ def _times(width: Measured) -> str:
     return f"{width.value:,.2f} ± {width.standard_error:,.2f}"
 
 
-def _kind(evaluation: Evaluation) -> str:
-    if evaluation.name == LEFT_OUT:
-        return "training"
-    return "validation" if evaluation.name.startswith("validation data") else "test"
-
-
 def _seen_before(evaluation: Evaluation) -> list[str]:
     """That data which tuned the precision flatter it."""
-    says = SEEN[_kind(evaluation)]
+    says = SEEN[scores.kind(evaluation)]
     return [says] if says else []
 
 
@@ -125,7 +119,7 @@ def _classification(record: Record, evaluation: Evaluation) -> Verdict:
     off, found = gap(ours.probs, targets), ours.metrics or scores.of_method(ours, targets)
     limit = scores.chance(ours.probs.max(1).astype(float))
     says = f"{_share(found['confidence'].value)} confident on average, {_share(found['accuracy'].value)} correct, "
-    says += f"on {len(targets):,} {_kind(evaluation)} points."
+    says += f"on {len(targets):,} {scores.kind(evaluation)} points."
     level: Level
     if abs(off.value) > 2 * off.standard_error and abs(off.value) > 0.005:
         level = "poor" if abs(off.value) > LARGE else "fair"
@@ -241,18 +235,17 @@ def _regression(record: Record, evaluation: Evaluation) -> Verdict:
     off, error = abs(1 / ratio - 1) if ratio < 1 else 1 - 1 / ratio, width.standard_error / ratio**2
     level: Level
     count, expected = f"{inside * z.size:.0f} of {z.size:,} targets", f"{0.9 * z.size:.0f}"
+    kind = scores.kind(evaluation)
     if abs(width.value - 1) <= 2 * width.standard_error and 2 * error > UNSURE:
         level = "none"
-        headline = (
-            f"Too few {_kind(evaluation)} points to tell: {count} fall inside their 90 % interval ({expected} expected)"
-        )
+        headline = f"Too few {kind} points to tell: {count} fall inside their 90 % interval ({expected} expected)"
     elif abs(width.value - 1) <= 2 * width.standard_error or off < 0.01:
         level, headline = "good", f"Intervals have the right width, within {200 * error:.0f} %"
     else:
         level = "good" if off < SLIGHT else "fair" if off < SERIOUS else "poor"
         size = f"{100 * off:.0f} %" if off < 10 else "more than ten times"
         headline = f"Intervals are {size} too {'wide' if width.value < 1 else 'narrow'}"
-    says = f"{_share(inside)} of {z.size:,} {_kind(evaluation)} targets are inside their 90 % interval; errors are "
+    says = f"{_share(inside)} of {z.size:,} {kind} targets are inside their 90 % interval; errors are "
     says += f"{_times(width)} times as large as predicted."
     worse = _worse_than_constant(mean, targets)
     if worse:
@@ -319,7 +312,11 @@ def _of_fit(record: Record) -> list[str]:
     found, solve, curve = [], record.solve, record.curve
     if not solve.converged:
         limit = f" ({solve.limited_by})" if solve.limited_by else ""
-        found.append(f"The fit did not converge{limit}: its uncertainty may be too large.")
+        found.append(
+            f"Networks could be trained further{limit}: their marginal likelihood still rose (max_iter= in Python)."
+            if record.relevance
+            else f"The fit did not converge{limit}: its uncertainty may be too large."
+        )
     if curve is not None:
         found += _of_curve(record)
     brought = not record.relevance

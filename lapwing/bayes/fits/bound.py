@@ -26,6 +26,7 @@ from torch import Tensor
 
 from lapwing.bayes.fits.designs import Design
 from lapwing.bayes.likelihoods.expectation import Expectation
+from lapwing.bayes.linear_model import Remainder
 
 MAX_STEPS = 150
 DEPTH = 6  # steps that are mixed
@@ -62,6 +63,7 @@ class ContrastRows:
     weights: Tensor  # (n,), how often each datum counts
     expected: Expected
     data: Data = field(default_factory=lambda: ALL)  # of those that the likelihood knows
+    rest: Remainder | None = None  # what other data add, in the same units as the columns
 
     @property
     def size(self) -> int:
@@ -83,7 +85,12 @@ class ContrastRows:
 
     def without(self, columns: int) -> ContrastRows:
         """The same with so many free columns of zeros: weights whose prior has no width."""
-        return replace(self, free=self.free.without(columns), left_out=None)
+        rest = None if self.rest is None else replace(self.rest, pull=self._of_fixed(self.rest.pull, columns))
+        return replace(self, free=self.free.without(columns), left_out=None, rest=rest)
+
+    def _of_fixed(self, pull: Tensor, columns: int) -> Tensor:
+        """A pull on the weights with a given precision alone, behind so many free ones."""
+        return torch.cat([pull.new_zeros(columns), pull[self.free.shape[2] :]])
 
     @cached_property
     def few(self) -> ContrastRows | None:
@@ -100,7 +107,7 @@ class ContrastRows:
         return replace(
             self, free=self.free.of_data(places), fixed=self.fixed.of_data(places), offset=self.offset[places],
             left_out=None if self.left_out is None else self.left_out[places], data=known[places],
-            weights=self.weights[places],
+            weights=self.weights[places], rest=None if self.rest is None else self.rest.times(len(places) / n),
         )  # fmt: skip
 
     def columns(self, log_precision: float) -> Design:  # (n, k, q + p)
@@ -108,6 +115,18 @@ class ContrastRows:
         if not self.fixed.shape[2]:
             return self.free
         return self.free.beside(self.fixed, exp(0.5 * log_precision))
+
+    def pull(self, log_precision: float) -> Tensor:  # (q + p,)
+        """The gradient that other data add to every whitened weight: that in the outputs' units over √α."""
+        if self.rest is None:
+            return torch.zeros(self.size, dtype=torch.float64)
+        pull, free = self.rest.pull.clone(), self.free.shape[2]
+        pull[:free] *= exp(-0.5 * log_precision)
+        return pull
+
+    def added(self, mean: Tensor, log_precision: float) -> float:
+        """What other data add to log p at a mean of the whitened weights."""
+        return 0.0 if self.rest is None else self.rest.level + float(self.pull(log_precision) @ mean)
 
 
 @final
@@ -248,14 +267,15 @@ class Search:
         """The same z and W at another precision: no factorisation where no columns are fixed."""
         rows, std = self.rows, exp(-0.5 * log_precision)
         found = rows.expected(rows.offset + std * at.outputs, std**2 * at.variances, rows.data)
-        total = float(rows.weights @ found.log_density)
+        total = float(rows.weights @ found.log_density) + rows.added(at.mean, log_precision)
         gradient = std * rows.weights[:, None] * found.gradient
         curvature = std**2 * rows.weights[:, None, None] * found.curvature
         if not (isfinite(total) and bool(curvature.isfinite().all()) and bool(gradient.isfinite().all())):
             return None
-        residual = rows.columns(log_precision).adjoint(gradient) - at.mean
-        moving = rows.free.outputs(at.mean[: rows.free.shape[2]])
-        slope = 0.5 * float((curvature * at.shared).sum() - (gradient * moving).sum())
+        pull, free = rows.pull(log_precision), rows.free.shape[2]
+        residual = rows.columns(log_precision).adjoint(gradient) + pull - at.mean
+        moving = float((gradient * rows.free.outputs(at.mean[:free])).sum() + pull[:free] @ at.mean[:free])
+        slope = 0.5 * (float((curvature * at.shared).sum()) - moving)
         return replace(
             at, log_precision=log_precision, averages=Averages(total, gradient, curvature), residual=residual,
             slope=slope,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, inf, log
 from typing import final
 
@@ -13,12 +13,13 @@ from torch import Tensor
 from lapwing.bayes.evidence import Moments
 from lapwing.bayes.fits import bound
 from lapwing.bayes.fits.bound import ALL, Ascent, ContrastRows, Data, Expected
-from lapwing.bayes.fits.designs import Given, Reduced, StoredDesign, per_contrast, reduced
+from lapwing.bayes.fits.designs import Design, Given, Reduced, StoredDesign, per_contrast, reduced
 from lapwing.bayes.fits.loss import PerOutput, stored_numbers
 from lapwing.bayes.fits.newton import AS_NEEDED, NewtonSteps
+from lapwing.bayes.fits.parts import Softening
 from lapwing.bayes.likelihoods import GaussianSurrogate
 from lapwing.bayes.likelihoods.expectation import Expectation
-from lapwing.bayes.linear_model import LinearModel
+from lapwing.bayes.linear_model import LinearModel, Remainder
 from lapwing.bayes.priors import DiagonalPrior
 from lapwing.linalg.operators import BlockDiagonal, Dense, LinearOperator
 from lapwing.linalg.spectral import Spectrum
@@ -71,7 +72,9 @@ class BoundSearch:
         own = prior.group_of == group
         units = prior.precision.rsqrt()[prior.group_of[~own]]
         columns, given = _shared(model, prior, own) or _apart(model, prior, own, units)
-        return BoundSearch(model, prior, group, columns, given, contrast_rows(model, columns, given), steps)
+        return BoundSearch(
+            model, prior, group, columns, given, contrast_rows(model, prior, group, columns, given), steps
+        )
 
     @property
     def tol(self) -> float:
@@ -206,7 +209,8 @@ class BoundSearch:
         found, rows = at.at, self.rows
         std = exp(-0.5 * found.log_precision)
         again = _averages(self.model, FRESH)(rows.offset + std * found.outputs, std**2 * found.variances, ALL)
-        return abs(float(rows.weights @ again.log_density) - found.averages.log_density)
+        there = float(rows.weights @ again.log_density) + rows.added(found.mean, found.log_precision)
+        return abs(there - found.averages.log_density)
 
     def moments(self, at: Ascent) -> Moments:
         """What the evidence takes: −2 E log p − γ stands for a misfit, so that the bound is what comes out."""
@@ -230,12 +234,44 @@ class BoundSearch:
         )
 
 
-def contrast_rows(model: LinearModel, columns: Reduced, given: Given) -> ContrastRows:
+def contrast_rows(model: LinearModel, prior: DiagonalPrior, group: int, columns: Reduced, given: Given) -> ContrastRows:
     """Rows of contrasts with what the likelihood says of them."""
     n, k, _ = columns.design.shape
+    rest = None if model.rest is None else _rest_seen(model, prior, prior.group_of == group, columns, given)
     return ContrastRows(
-        columns.design, given.design, columns.left_out, _offset(model, (n, k)), _weights(model), _averages(model)
-    )
+        columns.design, given.design, columns.left_out, _offset(model, (n, k)), _weights(model), _averages(model),
+        rest=rest,
+    )  # fmt: skip
+
+
+def _rest_seen(model: LinearModel, prior: DiagonalPrior, own: Tensor, columns: Reduced, given: Given) -> Remainder:
+    """What other data add, as far as labels of these can say it: of a curvature elsewhere nothing is known."""
+    assert model.rest is not None
+    scaled = prior.scale * model.rest.pull
+    fixed = scaled[~own] * prior.precision.rsqrt()[prior.group_of[~own]]
+    pull = torch.cat([columns.coordinates(scaled[own][None])[0], given.coordinates(fixed)])
+    whole = columns.design if not given.design.shape[2] else columns.design.beside(given.design, 1.0)
+    return replace(model.rest, pull=_softening(model, whole).within_reach(pull))
+
+
+def _softening(model: LinearModel, design: Design) -> Softening:
+    """Changes of a model's labels, from those to what the network says."""
+    of, targets = model.likelihood, model.targets
+    outputs = of.reshape_outputs(model.outputs_at_point().double(), targets)
+    slopes = of.gradient(outputs, targets, None)
+    if is_alone(model):
+        flat, shape = targets.reshape(-1), slopes.reshape(-1).shape
+        return Softening(
+            design,
+            _weights(model),
+            -slopes.reshape(-1, 1),
+            lambda changes: of.softened(changes.reshape(shape), flat)[:, None],
+        )
+    contrasts = of.contrasts(model.outputs)
+    return Softening(
+        design, _weights(model), -slopes @ contrasts,
+        lambda changes: of.softened(changes @ contrasts.mT, targets) @ contrasts,
+    )  # fmt: skip
 
 
 def _apart(model: LinearModel, prior: DiagonalPrior, own: Tensor, units: Tensor) -> tuple[Reduced, Given]:

@@ -165,22 +165,30 @@ class PerContrast(Design):
         return found.reshape(d * k, d * k)
 
     def variances(self, factor: Tensor, free: int) -> tuple[Tensor, Tensor]:
-        inverse = _solved(factor, torch.eye(len(factor), dtype=factor.dtype)).mT  # L⁻ᵀ
+        inverse = _solved(factor, torch.eye(len(factor), dtype=factor.dtype))
         d, k = self.features.shape[1], self.rows
-        parts = [self._of(part, inverse.reshape(d, -1), free // k) for part in self._blocks(len(factor))]
-        whole, shared = zip(*parts, strict=True)
-        return torch.cat(whole), torch.cat(shared)
-
-    def _blocks(self, width: int) -> tuple[Tensor, ...]:
-        return self.features.split(max(1, BLOCK // (self.rows * width)))
-
-    def _of(self, features: Tensor, inverse: Tensor, free: int) -> tuple[Tensor, Tensor]:
-        solved = (features @ inverse).reshape(len(features), self.rows, -1)
-        whole = solved @ solved.mT
-        if free == features.shape[1]:
+        by_pair = (inverse.mT @ inverse).reshape(d, k, d, k)
+        upper = torch.triu_indices(k, k)
+        whole = self.features.new_empty(len(self.features), k, k)
+        whole[:, upper[0], upper[1]] = whole[:, upper[1], upper[0]] = self._squared(
+            by_pair[:, upper[0], :, upper[1]], d
+        )
+        if free // k == d:
             return whole, whole
-        others = (features[:, free:] @ inverse[free:]).reshape(len(features), self.rows, -1)
-        return whole, whole - solved @ others.mT
+        every = by_pair.permute(1, 3, 0, 2).reshape(k * k, d, d)
+        return whole, self._squared(every, free // k).reshape(-1, k, k)
+
+    def _squared(self, matrices: Tensor, columns: int) -> Tensor:  # (pairs, d, d) -> (n, pairs)
+        """xᵀ M x of every datum, with the first so many columns alone on the right."""
+        pairs, d, _ = matrices.shape
+        side_by_side = matrices[:, :, :columns].permute(1, 0, 2).reshape(d, -1)
+        blocks = self.features.split(max(1, BLOCK // (8 * pairs * d)))
+        return torch.cat(
+            [
+                ((part @ side_by_side).reshape(len(part), pairs, -1) @ part[:, :columns, None])[:, :, 0]
+                for part in blocks
+            ]
+        )
 
 
 def _solved(factor: Tensor, columns: Tensor) -> Tensor:
@@ -222,6 +230,10 @@ class Given:
     def expand(self, coordinates: Tensor) -> Tensor:  # (p,) -> (weights,)
         """Weights of coordinates."""
         return coordinates if self.basis is None else self.basis @ coordinates
+
+    def coordinates(self, weights: Tensor) -> Tensor:  # (weights,) -> (p,)
+        """Coordinates of weights."""
+        return weights if self.basis is None else self.basis.mT @ weights
 
     def columns(self, scale: Tensor) -> Tensor:  # (groups,) -> (n, k, weights)
         """The columns of the weights themselves, times a number for each group."""

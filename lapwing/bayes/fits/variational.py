@@ -24,7 +24,7 @@ from lapwing.bayes.fits.designs import Given, Reduced, StoredDesign
 from lapwing.bayes.fits.interface import Fit, NetworkWeights, Packed, Preconditioning, in_units_of, nothing_known
 from lapwing.bayes.fits.newton import AS_NEEDED, NewtonSteps
 from lapwing.bayes.likelihoods import GaussianSurrogate
-from lapwing.bayes.linear_model import LinearModel
+from lapwing.bayes.linear_model import LinearModel, Remainder
 from lapwing.bayes.priors import DiagonalPrior
 from lapwing.linalg.operators import Dense, LinearOperator
 from lapwing.linalg.spectral import Spectrum
@@ -200,7 +200,10 @@ class Variational(Fit):
             tensors["left_out"] = search.rows.left_out
         if model.offset is not None:
             tensors["offset"] = model.offset
-        plain = {
+        plain: dict[str, Any] = {} if model.rest is None else {"level": model.rest.level}
+        if model.rest is not None:
+            tensors["pull"] = model.rest.pull
+        plain |= {
             "kind": self.kind, "group": search.group, "steps": self.ascent.steps, "converged": self.ascent.converged,
             "tol": search.steps.tol, "max_steps": search.steps.max_steps, "several": self.several,
         }  # fmt: skip
@@ -217,11 +220,11 @@ class Variational(Fit):
         features = _lifted(tensors["design"], basis, tensors["fixed"], own, prior, context.likelihood)
         model = LinearModel(
             features, tensors["targets"], context.likelihood, weights=tensors["counts"], offset=tensors.get("offset"),
-            point=context.point,
+            point=context.point, rest=Remainder(tensors["pull"], plain["level"]) if "pull" in tensors else None,
         )  # fmt: skip
         groups = prior.group_of[~own]
         given = Given(StoredDesign(tensors["fixed"] * prior.precision.rsqrt()[groups]), groups)
-        rows = contrast_rows(model, columns, given)
+        rows = contrast_rows(model, prior, group, columns, given)
         steps = NewtonSteps(plain.get("tol"), plain.get("max_steps"))
         search = BoundSearch(model, prior, group, columns, given, rows, steps)
         precision = float(prior.precision[group])

@@ -57,6 +57,10 @@ class Bernoulli(Likelihood):
         """The probability that these outputs give to each target."""
         return (targets * outputs + (1 - targets) * -outputs).sigmoid()
 
+    def softened(self, changes: Tensor, targets: Tensor) -> Tensor:  # outputs' shape
+        """The nearest changes of labels that leave them between 0 and 1."""
+        return (targets + changes).clamp(0, 1) - targets
+
     def log_density(self, outputs: Tensor, targets: Tensor) -> Tensor:  # outputs' shape
         """log p of each target."""
         return targets * logsigmoid(outputs) + (1 - targets) * logsigmoid(-outputs)

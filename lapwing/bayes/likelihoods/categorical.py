@@ -127,6 +127,15 @@ class Categorical(Likelihood):
         places = outputs.shape[1:-1].numel()
         return f"{outputs.shape[-1]} classes" + (f" at {places} places" if outputs.ndim > 2 else "")
 
+    def softened(self, changes: Tensor, targets: Tensor) -> Tensor:  # (n, c)
+        """The nearest changes of labels, as one-hot rows, that leave probabilities (Duchi et al. 2008)."""
+        labels = torch.nn.functional.one_hot(targets, changes.shape[1]).to(changes)
+        found = labels + changes
+        ordered = found.sort(1, descending=True).values
+        over = (ordered.cumsum(1) - 1) / torch.arange(1, found.shape[1] + 1)
+        last = (ordered > over).sum(1, keepdim=True) - 1
+        return (found - over.gather(1, last)).clamp_min(0) - labels
+
     def scored(self, variance: Tensor, centred: Tensor | None) -> Tensor:
         """Of class-centred logits: a shift common to all logits changes no probability, so no data say anything of it.
 

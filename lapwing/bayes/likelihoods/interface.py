@@ -66,6 +66,11 @@ class Likelihood(ABC):
     def log_density(self, outputs: Tensor, targets: Tensor) -> Tensor:  # targets' shape
         """log p of each target."""
 
+    def softened(self, changes: Tensor, targets: Tensor) -> Tensor:  # outputs' shape
+        """The nearest changes of labels, as probabilities, that leave probabilities; of other targets any change."""
+        del targets
+        return changes
+
     @abstractmethod
     def gradient(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:  # outputs' shape
         """The gradient of log p in the outputs."""

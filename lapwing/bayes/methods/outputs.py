@@ -251,18 +251,33 @@ def of_deviations(
     *, full: bool,
 ) -> OutputUncertainty:  # fmt: skip
     """From draws; the prior variance from the rows where they are fewer than the draws, or from prior draws."""
-    prior, *centred = _before_data(std, features, shape, deviations.shape[1], prior_noise, full)
-    draws = (features @ deviations.to(features.like)).double().mT.reshape(-1, *shape)
+    if prod(shape[1:]) <= deviations.shape[1] and not (features.costs.too_many_outputs or is_wide(features, shape)):
+        images, prior, *centred = _by_rows(std, features, shape, deviations, full)
+    else:
+        prior, *centred = _by_prior_draws(std, features, shape, prior_noise, full)
+        images = features @ deviations.to(features.like)
+    draws = images.double().mT.reshape(-1, *shape)
     return OutputUncertainty(prior.reshape(shape), _with_centred(of_draws(draws, full), *centred), draws)
 
 
-def _before_data(
-    std: Tensor, features: LinearOperator, shape: tuple[int, ...], draws: int, prior_noise: Tensor, full: bool
+def _by_rows(
+    std: Tensor, features: LinearOperator, shape: tuple[int, ...], deviations: Tensor, full: bool
+) -> list[Tensor]:  # (n · c, k), (n, c)[, (places,)]
+    """Images of deviations, the prior variance of outputs, and with `full` that of centred ones, from the same rows.
+
+    Variances are sums of squares, in which nothing cancels: they need no more digits than the rows have.
+    """
+    scale, columns, parts = std.to(features.like), deviations.to(features.like), []
+    for rows in _data(features, shape, None, scale):
+        images = rows.flatten(0, 1) @ columns
+        parts.append([images, *_squares(rows * scale, shape, full)])
+    return [torch.cat(part).double() for part in zip(*parts, strict=True)]
+
+
+def _by_prior_draws(
+    std: Tensor, features: LinearOperator, shape: tuple[int, ...], prior_noise: Tensor, full: bool
 ) -> list[Tensor]:  # (n, c)[, (places,)]
     """The prior variance of outputs, and with `full` that of centred ones; images of prior draws end with this call."""
-    if prod(shape[1:]) <= draws and not (features.costs.too_many_outputs or is_wide(features, shape)):
-        parts = [_squares(rows * std, shape, full) for rows in _data(features, shape, None, std.double())]
-        return [torch.cat(part) for part in zip(*parts, strict=True)]
     images = (features @ (std[:, None] * prior_noise).to(features.like)).double()
     sums = _squares(images.reshape(shape[0], -1, images.shape[1]), shape, full)
     return [part / images.shape[1] for part in sums]
@@ -271,8 +286,11 @@ def _before_data(
 def _squares(data: Tensor, shape: tuple[int, ...], full: bool) -> list[Tensor]:  # (b, c, d) -> (b, c)[, (places,)]
     """Squared lengths of rows, and with `full` those of rows less the mean over their place, summed over it."""
     rows = _blocks(data, shape, full)
-    lengths = [rows.square().sum(2)]
-    return [*lengths, (rows - rows.mean(1, keepdim=True)).square_().sum((1, 2))] if full else lengths
+    lengths = torch.linalg.vector_norm(rows, dim=2).square()
+    if not full:
+        return [lengths]
+    centred = rows - rows.mean(1, keepdim=True)
+    return [lengths, torch.linalg.vector_norm(centred, dim=(1, 2)).square()]
 
 
 def _working(whitened: Whitened, features: LinearOperator) -> torch.dtype:

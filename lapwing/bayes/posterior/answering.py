@@ -9,13 +9,13 @@ answered wrongly with probability at most `risk`, and at least risk − 2 / (n +
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil, floor, inf
 from typing import Any, Protocol, final
 
 import torch
 from torch import Tensor
 
 from lapwing.bayes.predictive import Prediction
+from lapwing.metrics import risk_threshold
 
 
 class Predicts(Protocol):
@@ -33,6 +33,11 @@ class Answers:
     labels: Tensor  # (n,), the most probable class
     answered: Tensor  # (n,), bool
     confidence: Tensor  # (n,), its probability
+
+    def __repr__(self) -> str:
+        return (
+            f"Answers: {int(self.answered.sum())} of {len(self.labels)} inputs answered; labels, answered, confidence"
+        )
 
 
 @final
@@ -75,18 +80,6 @@ def answering(base: Predicts, risk: float, validation: Any) -> Answering:
     threshold = risk_threshold(confidence, predicted != labels.to(predicted.device), risk)
     coverage = float((confidence > threshold).double().mean())
     return Answering(base, threshold, risk, len(labels), coverage)
-
-
-def risk_threshold(confidence: Tensor, wrong: Tensor, risk: float) -> float:
-    """The lowest threshold above which at most ⌊risk · (n + 1)⌋ − 1 of n examples are wrong."""
-    allowed = floor(round(risk * (len(wrong) + 1), 9)) - 1
-    if allowed < 0:
-        raise ValueError(
-            f"a risk of {risk:g} needs at least {ceil(round(1 / risk - 1, 9))} validation examples, and there are "
-            f"{len(wrong)}: give more of them, or allow a higher risk"
-        )
-    of_wrong = confidence[wrong].double().sort(descending=True).values
-    return float(of_wrong[allowed]) if len(of_wrong) > allowed else -inf
 
 
 def _pair(validation: Any) -> tuple[Any, Tensor]:

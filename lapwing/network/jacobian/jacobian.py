@@ -15,6 +15,7 @@ from lapwing.linalg.operators.interface import Costs, OverData, Weigh
 from lapwing.network.batches import Inputs
 from lapwing.network.factors import COLUMNS, Unfactored, factor
 from lapwing.network.input_tree import Sample
+from lapwing.network.jacobian.kept import kept_or_made
 from lapwing.network.jacobian.network import WIDE_OFTEN, Network, activation_bytes, held_numbers
 from lapwing.network.jacobian.products import (
     UNPROBED,
@@ -32,8 +33,9 @@ from lapwing.network.jacobian.products import (
 class Jacobian(OverData):
     """The Jacobian of a network's outputs over batches of inputs, (n · c, p), known by its products.
 
-    Nothing is stored between products. One with few columns goes through the network by forward and reverse mode; one
-    with many is worked out from the factors of every layer, which are found once per batch.
+    One with few columns goes through the network by forward and reverse mode; one with many is worked out from the
+    factors of every layer, which are found once per batch. Nothing is stored between products, but by a fit, which
+    keeps those factors while it lasts.
     """
 
     network: Network
@@ -72,9 +74,8 @@ class Jacobian(OverData):
         def pulled() -> Iterator[tuple[FactoredProducts | Direct, Tensor]]:
             start = 0
             for piece in self._pieces(y.shape[1] / 2):
-                height = piece.height if isinstance(piece, FactoredProducts) else len(piece.inputs) * self.outputs
-                yield piece, y[start : start + height]
-                start += height
+                yield piece, y[start : start + piece.height]
+                start += piece.height
 
         for part in self._summed(pulled(), y, columns):
             yield part.to(given)
@@ -166,21 +167,26 @@ class Jacobian(OverData):
         return data * (each + item * held_numbers(found) / len(few)) + summed
 
     def _pieces(self, columns: float) -> Iterator[FactoredProducts | Direct]:
-        return self._of(iter(self.inputs), columns)
+        made = self._of(iter(self.inputs), columns)
+        return made if columns < self.plan.factored_from else kept_or_made(self, self.shape[0], made)
 
     def _of(self, batches: Iterator[Sample], columns: float) -> Iterator[FactoredProducts | Direct]:
         factored = columns >= self.plan.factored_from
         for batch in batches:
             size = self.plan.data if factored else self.plan.pieces or len(batch)
             for part in batch.split(size):
-                yield self._factored(part, columns) if factored else Direct(self.network, part, self.plan)
+                yield self._factored(part, columns) if factored else self.direct(part)
 
     def _factored(self, batch: Sample, columns: float) -> FactoredProducts | Direct:
         try:
             found = factor(lambda weights: self.network(weights, batch), self.network.chosen(), columns)
         except Unfactored:  # a path through the network that the probe did not take
-            return Direct(self.network, batch, self.plan)
+            return self.direct(batch)
         return FactoredProducts(self.network.layout, found.terms, found.outputs.numel())
+
+    def direct(self, batch: Sample) -> Direct:
+        """Products with the rows of a batch by passes through the network."""
+        return Direct(self.network, batch, self.plan, len(batch) * self.outputs)
 
 
 FACTOR_ELEMENTS = 2**25  # numbers that the factors of the data worked on at once may hold
@@ -218,9 +224,8 @@ def forward_mode(jacobian: Jacobian) -> Forward:
     modes: tuple[Forward, ...] = ("plain", "tracked")
     for mode in modes:
         try:
-            Direct(jacobian.network, datum, ProductPlan(mode)).times(
-                torch.zeros(jacobian.shape[1], 1).to(jacobian.like)
-            )
+            direct = replace(jacobian, plan=ProductPlan(mode)).direct(datum)
+            direct.times(torch.zeros(jacobian.shape[1], 1).to(jacobian.like))
         except NotImplementedError:
             continue
         return mode
@@ -234,7 +239,7 @@ def _chunk(jacobian: Jacobian, batch: Sample, largest: int = 16) -> int:
         return best
     for chunk in (size for size in (1, 4, 8, 16) if size <= largest):
         columns = torch.ones(jacobian.shape[1], chunk).to(jacobian.like)
-        direct = Direct(jacobian.network, batch, replace(jacobian.plan, chunk=chunk))
+        direct = replace(jacobian, plan=replace(jacobian.plan, chunk=chunk)).direct(batch)
         try:
             started = time.perf_counter()
             direct.times(columns)
@@ -261,7 +266,7 @@ def _with_factors(jacobian: Jacobian, batch: Sample) -> ProductPlan:
     x = torch.randn(jacobian.shape[1], 2, generator=noise, dtype=torch.float64).to(like)
     y = torch.randn(found.outputs.numel(), 2, generator=noise, dtype=torch.float64).to(like)
     direct, factored = (
-        Direct(jacobian.network, batch, plan),
+        jacobian.direct(batch),
         FactoredProducts(jacobian.network.layout, found.terms, found.outputs.numel()),
     )
     tolerance = 1e3 * torch.finfo(like.dtype).eps

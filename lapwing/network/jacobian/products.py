@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 from typing import Any, Literal, final
 
 import torch
@@ -48,6 +49,11 @@ class FactoredProducts:
     terms: list[FactorRows | Tokens]
     height: int
 
+    @property
+    def bytes(self) -> float:
+        """Memory of the factors."""
+        return float(sum(term.bytes for term in self.terms))
+
     def times(self, x: Tensor) -> Tensor:  # (p, k) -> (b · c, k)
         parts, total = self.layout.split(self.layout.spread(x)), x.new_zeros(self.height, x.shape[1])
         for term in self.terms:
@@ -78,6 +84,8 @@ class Direct:
     network: Network
     inputs: Sample
     plan: ProductPlan
+    height: int  # b · c
+    bytes = inf  # it is not to be kept: its graph is as large as a pass through the network
 
     def times(self, x: Tensor) -> Tensor:  # (p, k) -> (b · c, k)
         if self.plan.forward is None:

@@ -50,6 +50,7 @@ def classifier(n: int = 600, seed: int = 0, name: str = "Digits") -> records.Rec
         ),
         layers=(records.Layer("conv1", 80, 0.12), records.Layer("conv2", 1168, 0.31), records.Layer("head", 4170, 0.62), records.Layer("bias", 5, -0.05)),
         influence=records.Influence(rng.beta(1, 6, size=400), density, rng.integers(5, size=400), rng.integers(5, size=400)),
+        suspects=records.Suspects(np.array([217, 3, 90]), np.array([0, 3, 1]), np.array([4, 1, 2]), np.array([0.0012, 0.034, 0.21]), 400, records.Measured(11.7, 3.6)),
         seconds={"read": 0.2, "linearise": 1.3, "solve": 4.1, "tune": 0.4, "evaluate": 1.9}, peak_bytes=812 * 2**20,
     )  # fmt: skip
 

@@ -15,7 +15,7 @@ from scipy.stats import norm
 
 from lapwing.app import records, report
 from lapwing.app.report.markup import h, png
-from lapwing.app.report.svg import Axis, Frame, axis, log_axis, number
+from lapwing.app.report.svg import Axis, Frame, axis, log_axis, number, tenths
 from tests.app.report import runs
 
 PAGES = {
@@ -366,6 +366,37 @@ def test_abstention_counts_answers_and_mistakes():
     sure = one.probs.max(1) >= 0.8
     wrong = int((sure & (one.probs.argmax(1) != record.evaluations[0].targets)).sum())
     assert f"<td>{int(sure.sum()):,} answered, {wrong:,} wrong</td>" in report.page([record])
+
+
+def test_thresholds_with_a_guarantee_are_the_lowest_that_keep_to_it():
+    """Among 99 answers, by hand: at a risk of 5 % four may be wrong above the threshold, at 1 % none."""
+    confidence = np.linspace(0.51, 0.99, 99)
+    targets = np.where(np.isin(np.arange(99), [10, 20, 30, 40, 50, 60]), 1, 0)  # six wrong answers
+    probs = np.stack([confidence, 1 - confidence], 1)
+    record = records.Record("coins", "classification", (records.classification("test", targets, {"lapwing": probs}),))
+    text = report.page([record])
+    for risk, wrong in (("1 %", 60), ("2 %", 50), ("5 %", 20)):
+        cell = f"above {tenths(confidence[wrong])}: {tenths((98 - wrong) / 99)} answered"
+        assert f'<th scope="row">{risk}</th><td>{cell}</td>' in text
+    assert '<th scope="row">10 %</th><td>all answered</td>' in text
+    few = records.classification("test", targets[:60], {"lapwing": probs[:60]})
+    assert "needs 99 inputs" in report.page([dataclasses.replace(record, evaluations=(few,))])
+    tuned = dataclasses.replace(record.evaluations[0], name="validation data, used for tuning too")
+    assert "Thresholds with a guarantee" not in report.page([dataclasses.replace(record, evaluations=(tuned,))])
+
+
+def test_labels_that_look_wrong_have_a_section(tmp_path):
+    record = runs.classifier()
+    text = report.page([record])
+    assert "12 ± 4 of 400 training labels disagree" in text
+    assert '<th scope="row">217</th><td>zero</td><td>four</td><td>0.1 %</td>' in text
+    assert "likely wrong labels or outliers" not in text  # which would be a second list of the same
+    assert "likely wrong labels or outliers" in report.page([dataclasses.replace(record, suspects=None)])
+    records.save(record, tmp_path)
+    assert (records.load(tmp_path).suspects.given == record.suspects.given).all()
+    odd = dataclasses.replace(record.suspects, given=record.suspects.given - 1)
+    with pytest.raises(ValueError, match="suspects, given: expected class numbers from 0"):
+        records.save(dataclasses.replace(record, suspects=odd), tmp_path)
 
 
 def test_the_most_confident_mistakes_come_first():

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import lapwing as lw
-from lapwing.bayes.posterior.answering import risk_threshold
+from lapwing.metrics import risk_threshold
 
 
 def normals(*shape, seed=0):
