@@ -14,6 +14,7 @@ import lapwing
 import lapwing.linear
 import lapwing.tabular
 from lapwing.app.cli.commands import app
+from tests.watched import unnoticed
 
 HERE = Path(__file__)
 ROOT = HERE.parent.parent
@@ -70,15 +71,7 @@ def test_the_code_of_a_page_runs(path, tmp_path, monkeypatch):
                 run_console(code)
             elif not kind.startswith("{literalinclude} ../examples/"):  # run by test_examples.py
                 assert kind in SHOWN | DIRECTIVES | OWN_TESTS, f"block {number + 1} of {path.name} is {kind!r}"
-    unnoticed = [name for name, one in posteriors(names) if one.diagnostics.edge_of_range]
-    assert not unnoticed or "value tried" in path.read_text(), f"precisions at the end of their range: {unnoticed}"
-
-
-def posteriors(names: dict) -> list[tuple[str, lapwing.Posterior]]:
-    """Those that a page has made, in dictionaries too."""
-    found = [(name, value) for name, value in names.items() if not name.startswith("_")]
-    found += [(f"{name}, {key}", one) for name, value in found if isinstance(value, dict) for key, one in value.items()]
-    return [(name, value) for name, value in found if isinstance(value, lapwing.Posterior)]
+    assert not unnoticed(names, path.read_text())
 
 
 def run_python(code: str, names: dict, where: str) -> None:
