@@ -64,6 +64,8 @@ class Calibration:
     >>> found = Calibration(network=far, linear=near, angles=2, rays=40)
     >>> found.prefers_linear, found.scale
     (True, 1.5)
+    >>> found.words()
+    'By 40 rays of 2 angles held out, error bars are about the mean of the linear model, times 1.5.'
     """
 
     network: HeldOut
@@ -80,6 +82,12 @@ class Calibration:
     def scale(self) -> float:
         """By which standard deviations about the better mean are to be multiplied."""
         return self.linear.scale if self.prefers_linear else self.network.scale
+
+    def words(self) -> str:
+        """What was found, as a sentence."""
+        image = "the mean of the linear model" if self.prefers_linear else "the network's image"
+        angles = "one angle" if self.angles == 1 else f"{self.angles} angles"
+        return f"By {self.rays} rays of {angles} held out, error bars are about {image}, times {self.scale:.2g}."
 
     def applied(self, posterior: ImagePosterior) -> ImagePosterior:
         """A posterior about the better mean, with standard deviations and draws widened."""

@@ -81,6 +81,10 @@ class ImagePosterior:
         """The same error bars about the linear model's own mean: the better image where a network was stopped early."""
         return replace(self, mean=self.linear_mean)
 
+    def as_linearised(self) -> ImagePosterior:
+        """Before any calibration: about the network's own image, with the standard deviations of the linear model."""
+        return replace(self.widened(1 / self.scale), mean=self.linear.reconstruction.image)
+
     def widened(self, scale: float) -> ImagePosterior:
         """The same with standard deviations, draws and covariances multiplied by a scale, or its square."""
         if not (math.isfinite(scale) and scale > 0):
