@@ -37,6 +37,7 @@ LONG = {
     "bench_logistic": "tests/linear/test_logistic.py",
     "bench_natural_gradient": "tests/families/variational/test_methods.py",
     "bench_ood_scores": "tests/decisions/test_ood.py",
+    "bench_part": "tests/network/test_rest.py",
     "bench_passes": "tests/bayes/methods/test_matrix_free.py",
     "bench_pixels": "tests/network/test_pixels.py",
     "bench_ranks": "tests/ranks/test_ranks.py",
