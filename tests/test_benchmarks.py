@@ -14,6 +14,7 @@ SCRIPTS = sorted(FOLDER.glob("bench_*.py"))
 PEERS = FOLDER / "peers" / ".venv" / "bin" / "python"
 # scripts whose smallest cell takes long, and the shorter tests that hold what it shows
 LONG = {
+    "bench_averaged": "tests/bayes/fits/test_averaged.py",
     "bench_bandit": "tests/benchmarks/test_regressors.py",
     "bench_batch_size": "tests/linalg/test_stochastic.py",
     "bench_cold_posterior": "tests/benchmarks/test_temperature.py",
