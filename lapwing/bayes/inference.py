@@ -58,8 +58,8 @@ def infer(
         How precisions are looked for, by default `ByEvidence()`.
     curvature : "expected", "mode" or "network", optional
         Where the curvature of a likelihood is taken that is not Gaussian. "expected" averages it over the posterior
-        (Gaussian variational inference), the default of `Exact()`. "mode" and "network" are Laplace's approximation at
-        the optimum of the linear model, or at the network's own outputs.
+        (Gaussian variational inference), the default of `Exact()`; `Krylov()` does so when asked. "mode" and "network"
+        are Laplace's approximation at the optimum of the linear model, or at the network's own outputs.
 
     Returns
     -------
