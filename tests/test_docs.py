@@ -14,6 +14,7 @@ import lapwing
 import lapwing.linear
 import lapwing.tabular
 from lapwing.app.cli.commands import app
+from tests.watched import unnoticed
 
 HERE = Path(__file__)
 ROOT = HERE.parent.parent
@@ -25,6 +26,7 @@ LINK = re.compile(r"(?<!\!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 SHOWN = {"text", ""}  # output, a tree of folders
 DIRECTIVES = {"{toctree}", "{eval-rst}", "{include} ../CHANGELOG.md", "{include} ../CONTRIBUTING.md", "{commands}"}
+LONG = {"large_networks.md", "wrong_labels.md"}
 OWN_TESTS = {
     "python setup",
     "python ours",
@@ -39,6 +41,11 @@ def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+def with_marks(path: Path) -> object:
+    """Pages of more than ten seconds are left to `make docs`, which runs all."""
+    return pytest.param(path, marks=pytest.mark.slow) if path.name in LONG else path
+
+
 def blocks(path: Path) -> list[tuple[str, str]]:
     """Every fenced block of a page, without what documents how to write one."""
     return [(kind.strip(), code) for _, kind, code in BLOCK.findall(path.read_text())]
@@ -51,7 +58,7 @@ def fenced(page: str, kind: str) -> list[str]:
 # every block of every page
 
 
-@pytest.mark.parametrize("path", [*PAGES, *TOP], ids=name_of)
+@pytest.mark.parametrize("path", [with_marks(path) for path in [*PAGES, *TOP]], ids=name_of)
 def test_the_code_of_a_page_runs(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)  # pages write modules of their own
@@ -70,15 +77,7 @@ def test_the_code_of_a_page_runs(path, tmp_path, monkeypatch):
                 run_console(code)
             elif not kind.startswith("{literalinclude} ../examples/"):  # run by test_examples.py
                 assert kind in SHOWN | DIRECTIVES | OWN_TESTS, f"block {number + 1} of {path.name} is {kind!r}"
-    unnoticed = [name for name, one in posteriors(names) if one.diagnostics.edge_of_range]
-    assert not unnoticed or "value tried" in path.read_text(), f"precisions at the end of their range: {unnoticed}"
-
-
-def posteriors(names: dict) -> list[tuple[str, lapwing.Posterior]]:
-    """Those that a page has made, in dictionaries too."""
-    found = [(name, value) for name, value in names.items() if not name.startswith("_")]
-    found += [(f"{name}, {key}", one) for name, value in found if isinstance(value, dict) for key, one in value.items()]
-    return [(name, value) for name, value in found if isinstance(value, lapwing.Posterior)]
+    assert not unnoticed(names, path.read_text())
 
 
 def run_python(code: str, names: dict, where: str) -> None:

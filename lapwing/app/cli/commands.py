@@ -111,6 +111,13 @@ def fit(
     likelihood: Annotated[
         str | None, typer.Option(help="gaussian | categorical | bernoulli.", show_default="guessed from the targets")
     ] = None,
+    classes: Annotated[
+        str | None,
+        typer.Option(
+            help="Names of the classes in the order of the network's outputs, separated by commas.",
+            show_default="alphabetical",
+        ),
+    ] = None,
     noise_std: Annotated[
         float | None, typer.Option(help="Standard deviation of the noise of gaussian targets.", show_default="tuned")
     ] = None,
@@ -161,11 +168,13 @@ def fit(
                 f"model.py:make train.csv`; {WITHOUT_A_NETWORK}"
             )
         data = data or model
-        columns = tuple(part.strip() for part in inputs.split(",")) if inputs else None
+        columns, named = (
+            tuple(part.strip() for part in given.split(",")) if given else None for given in (inputs, classes)
+        )
         request = Request(
             model, data, tuple(weights or ()), target, columns, validation, test, ood, hold_out, likelihood, noise_std,
             draws, dataset_size, seed, Job.here().device(device), name or Path(data.rpartition(":")[2]).stem,
-            shlex.join(["lapwing", *sys.argv[1:]]), max_memory, method, prior, select,
+            shlex.join(["lapwing", *sys.argv[1:]]), max_memory, method, prior, select, named,
         )  # fmt: skip
         folder = out or Path("runs") / (request.name or "run")
         if alone:
@@ -361,6 +370,39 @@ def labels(
         given = (weights,) if weights else ()
         found = ranking.ranked(Request(model, data or model, given, target=target), table=data is None)
         console.answer(*ranking.written(found, count, out), json)
+
+
+@app.command(
+    short_help="Choose which inputs of a pool to label next.",
+    epilog="Example: lapwing acquire runs/train pool.csv --count 20 --out next.csv",
+)
+def acquire(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder that `lapwing fit` wrote.")],
+    data: Annotated[
+        str, typer.Argument(metavar="POOL", help="Inputs without targets, in the form of the training data.")
+    ],
+    count: Annotated[int, typer.Option(help="How many to choose.", min=1)] = 10,
+    score: Annotated[
+        str | None,
+        typer.Option(
+            help="batchbald, bald, entropy for labels; variance, batchbald, bald, thompson(-minimum) for numbers.",
+            show_default="the first",
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="File to write, .csv or .parquet.")] = Path("next.csv"),
+    model: Model = None,
+    device: Device = "cpu",
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Choose the inputs of a pool whose labels would say most together."""
+    with console.guarded(debug):
+        from lapwing.app.cli import acquiring
+
+        options = {"count": count, "score": score}
+        with console.progress(json) as tell:
+            found = acquiring.chosen(folder, data, (model, device), options, lambda phase: tell(phase, None))
+        console.answer(*acquiring.written(found, out), json)
 
 
 @app.command(

@@ -13,13 +13,16 @@ import numpy as np
 
 from lapwing.app.cli import data as reading
 from lapwing.app.cli import models
-from lapwing.app.cli.targets import Guess, guess, numbers
+from lapwing.app.cli.targets import Guess, check_order, guess, numbers
 
 if TYPE_CHECKING:
     from torch import nn
 
     from lapwing.bayes.mixtures import Mixture
     from lapwing.bayes.posterior import Posterior
+
+
+MOST_CHECKED = 2_000  # rows that the order of the classes is checked on
 
 
 @final
@@ -48,6 +51,7 @@ class Request:
     method: str | None = None
     prior: str | None = None
     select: str | None = None
+    classes: tuple[str, ...] | None = None
 
 
 @final
@@ -94,8 +98,9 @@ def fit(request: Request, clock: Clock) -> FittedRun:
         networks = tuple(models.network(request.model, weights, request.device) for weights in files)
         model = networks[0]
         train, sets = _read(request)
-        found = guess(train, outputs_of(model, train), request.likelihood)
+        found = guess(train, outputs_of(model, train), request.likelihood, request.classes)
         training = tensors(model, train, found)
+        _check_classes(model, train, training, found)
         held_out = tensors(model, sets["validation"], found) if "validation" in sets else None
         method, prior, select = _choices(request, model, training[0][:2])
     likelihood: Any
@@ -120,12 +125,28 @@ def labelled(request: Request) -> tuple[nn.Module, tuple[Any, Any], Guess]:
     """A network and its training data with class labels."""
     model = models.network(request.model, request.weights[0] if request.weights else None, request.device)
     train, _ = _read(request)
-    found = guess(train, outputs_of(model, train), request.likelihood)
+    found = guess(train, outputs_of(model, train), request.likelihood, request.classes)
     if found.likelihood != "categorical":
         raise ValueError(
             f"{request.data}: the targets are read as {found.likelihood}: wrong labels are those of classes"
         )
-    return model, tensors(model, train, found), found
+    training = tensors(model, train, found)
+    _check_classes(model, train, training, found)
+    return model, training, found
+
+
+def _check_classes(model: nn.Module, train: reading.Loaded, training: tuple[Any, Any], found: Guess) -> None:
+    """Whether the network has its classes in the order in which their names are read."""
+    import torch
+
+    named = train.targets is not None and train.targets.dtype.kind == "U"
+    if not named or found.likelihood != "categorical":
+        return
+    inputs, labels = (part[:MOST_CHECKED] for part in training)
+    with torch.no_grad():
+        logits = model(inputs)
+    if logits.ndim == 2:
+        check_order(train.source, found, logits.cpu().numpy(), labels.cpu().numpy())
 
 
 def check_sources(request: Request) -> None:

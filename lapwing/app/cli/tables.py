@@ -32,6 +32,7 @@ NEEDLESS = {
     "dataset_size": "all rows are used", "method": "the posterior is that of small networks, in closed form",
     "prior": "precisions are found for every layer and column", "select": "all weights have a posterior",
     "max_memory": "sizes are checked against what is free",
+    "classes": "there is no network whose outputs have an order",
 }  # fmt: skip
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, final
 
 import numpy as np
+from scipy.optimize import linear_sum_assignment
 
 from lapwing.app.cli.data import Loaded, is_number
 
@@ -23,15 +24,20 @@ class Guess:
     classes: tuple[str, ...] = ()
 
 
-def guess(data: Loaded, outputs: int, asked: str | None = None) -> Guess:
-    """The task that targets and a network's outputs fit, or what was asked for where they do."""
+def guess(data: Loaded, outputs: int, asked: str | None = None, order: tuple[str, ...] | None = None) -> Guess:
+    """The task that targets and a network's outputs fit, or what was asked for where they do.
+
+    `order` has the names of the classes as the outputs have them.
+    """
     targets = data.targets
     if targets is None:
         raise ValueError(f"{data.source}: there are no targets")
     if asked not in (None, "gaussian", "categorical", "bernoulli"):
         raise ValueError(f"unknown likelihood {asked!r}: expected gaussian, categorical or bernoulli")
     if targets.dtype.kind == "U":
-        return _named(data, targets, outputs, asked)
+        return _named(data, targets, outputs, asked, order)
+    if order is not None:
+        raise ValueError(f"{data.source}: --classes are for targets that are words, and these are numbers")
     whole = targets.dtype.kind == "i" and targets.ndim == 1
     if asked in ("categorical", "bernoulli") and not whole:
         raise ValueError(f"{data.source}: classes must be whole numbers or names, one for each input")
@@ -71,10 +77,12 @@ def _numbered(source: str, targets: np.ndarray, outputs: int, asked: str | None)
     return None
 
 
-def _named(data: Loaded, targets: np.ndarray, outputs: int, asked: str | None) -> Guess:
+def _named(data: Loaded, targets: np.ndarray, outputs: int, asked: str | None, order: tuple[str, ...] | None) -> Guess:
     names = tuple(sorted(set(targets.tolist())))
     if asked == "gaussian":
         raise ValueError(f"{data.source}: targets such as {names[0][:30]!r} are not numbers")
+    if order is not None:
+        names = _ordered(data.source, names, order)
     if len(names) == 2 and outputs == 1:
         why = f"targets are words, {names[0][:30]!r} and {names[1][:30]!r}, and the network has one output"
         return Guess("classification", "bernoulli", f"{why}, taken for the second", names)
@@ -85,11 +93,44 @@ def _named(data: Loaded, targets: np.ndarray, outputs: int, asked: str | None) -
                 f"{data.source}: most targets are numbers, but {words[0][:30]!r} is not: remove or mend such rows"
             )
         raise ValueError(
-            f"{data.source}: {len(names)} different names of classes, but the network has {outputs} outputs; give "
-            "class numbers as targets where some classes are absent"
+            f"{data.source}: {len(names)} different names of classes, but the network has {outputs} outputs; where "
+            "some classes are absent, name all of them with --classes, in the order of the outputs"
         )
-    why = f"targets are words, {len(names)} different ones, taken in alphabetical order"
+    how = "in alphabetical order" if order is None else "in the order of --classes"
+    why = f"targets are words, {len(names)} different ones, taken {how}"
     return Guess("classification", "categorical", why, names)
+
+
+def _ordered(source: str, names: tuple[str, ...], order: tuple[str, ...]) -> tuple[str, ...]:
+    unnamed = [name for name in names if name not in order]
+    if unnamed or len(set(order)) < len(order):
+        raise ValueError(
+            f"{source}: --classes are {', '.join(order)}, and the targets have {', '.join(names)}: name each class "
+            "once, in the order of the network's outputs"
+        )
+    return order
+
+
+def check_order(source: str, guessed: Guess, logits: np.ndarray, labels: np.ndarray) -> None:
+    """Refuse names of classes that the network's outputs have in another order.
+
+    It is known by its training data: in the other order a network that has learnt something is right far more often.
+    """
+    names, predicted = guessed.classes, logits.argmax(1)
+    counts = np.zeros((len(names),) * 2, int)  # by label and answer
+    np.add.at(counts, (labels, predicted), 1)
+    rows, columns = linear_sum_assignment(-counts)
+    right, best, most = (float(part) / len(labels) for part in (
+        counts.trace(), counts[rows, columns].sum(), counts.sum(1).max()
+    ))  # fmt: skip
+    if best < max(0.5, right + 0.2, most + 0.05):
+        return
+    other = [names[row] for row in rows[np.argsort(columns)]]
+    raise ValueError(
+        f"{source}: the network gives {right:.0%} of the training rows their class if its outputs are "
+        f"{', '.join(names)}, and {best:.0%} if they are {', '.join(other)}. Say --classes {','.join(other)} if that "
+        "is their order"
+    )
 
 
 def numbers(data: Loaded, guessed: Guess) -> np.ndarray | None:

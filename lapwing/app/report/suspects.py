@@ -23,9 +23,9 @@ def sections(record: Record) -> list[Html]:
     ]
     header = ("row", "label", "the others say", "probability of the label")
     says = (
-        f"About {count} of {found.examples:,} training labels look wrong, if labels are wrong by chance. Each is "
-        "predicted from all other examples, without training again; look at the first ones. Where classes overlap, the "
-        "estimate counts ordinary mistakes too. `lapwing labels` writes the whole list."
+        f"{count} of {found.examples:,} training labels disagree with what all other examples say, without training "
+        "again. Where classes are well apart, these are wrong labels; where they overlap, most are hard examples. "
+        "Look at the first ones; `lapwing labels` writes the whole list."
     )
     whole = table(header, rows, caption="The most suspicious labels", sortable=True)
     return [card("Labels to look at", whole, says=says, wide=True)]

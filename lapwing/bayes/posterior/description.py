@@ -17,13 +17,13 @@ SIMPLER = {
     "raw network": "The raw network is as good on your validation data, and cheaper.",
 }
 RANKED = "The posterior ranks inputs (novelty, mutual_information)."
+RAISED = "evidence, raised so that training labels stay likely"
 FAR = 1.5  # times the noise that the linear model leaves
 TUNED = {
     "given": "set by you",
     "evidence": "tuned by marginal likelihood",
     "held-out density": "tuned on validation data",
-    "evidence, raised so that training labels stay likely": "tuned by marginal likelihood, then raised so that the "
-    "training labels stay likely",
+    RAISED: "tuned by marginal likelihood, then raised so that the training labels stay likely",
 }
 EDGES = {
     "stiffest": "Largest value tried: on your validation data the uncertainty of the weights adds nothing to the raw "
@@ -51,6 +51,8 @@ def described(posterior: Posterior) -> str:
         lines.append(f"  curvature           {told.curvature}")
     if told.tuned_by == "evidence":
         lines.append(f"  log evidence        {posterior.log_evidence}{_at_weights(told)}{_bound(posterior)}")
+    if told.tuned_by == RAISED:
+        lines.append("  log evidence        lower here than at its maximum: compare models by curve.log_evidence.max()")
     lines.append(f"  draws               {told.draws}, seed {posterior.seed}")
     return "\n".join([*(broken(line) for line in lines), *candidates(told)])
 

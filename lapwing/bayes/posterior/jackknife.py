@@ -55,6 +55,9 @@ class JackknifePlus:
         rank = ceil(round(level * (len(self.errors) + 1), 9))
         return -_smallest(errors - without, rank), _smallest(without + errors, rank)
 
+    def __repr__(self) -> str:
+        return f"Jackknife+ of {len(self.errors)} training examples: interval(inputs, level)"
+
 
 def jackknife_plus(posterior: Posterior) -> JackknifePlus:
     """From the leave-one-out predictions of a posterior under Gaussian noise."""

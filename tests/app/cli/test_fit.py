@@ -217,6 +217,31 @@ def test_targets_that_do_not_fit_are_refused(values, outputs, asked, message):
         targets.guess(loaded(values), outputs, asked)
 
 
+def test_names_of_classes_in_another_order_than_the_outputs_are_refused():
+    """A network whose outputs are ok, worn, broken, and targets that are words."""
+    rng = np.random.default_rng(0)
+    truth = rng.choice(3, 400, p=[0.5, 0.3, 0.2])
+    words = np.array(["ok", "worn", "broken"])[truth]
+    logits = 3 * np.eye(3)[truth] + rng.normal(size=(400, 3))
+    rows = data.Loaded("train.csv", np.zeros((400, 2)), words)
+    alphabetical = targets.guess(rows, 3)
+    with pytest.raises(ValueError, match="Say --classes ok,worn,broken if that is their order") as refused:
+        targets.check_order("train.csv", alphabetical, logits, targets.numbers(rows, alphabetical))
+    right = targets.numbers(rows, alphabetical) == logits.argmax(1)
+    assert f"gives {right.mean():.0%} of the training rows" in str(refused.value)
+    named = targets.guess(rows, 3, order=("ok", "worn", "broken"))
+    assert (targets.numbers(rows, named) == truth).all()
+    targets.check_order("train.csv", named, logits, truth)
+    untrained = rng.normal(size=(400, 3)) + np.array([0.0, 0.0, 5.0])  # says one class of all
+    targets.check_order("train.csv", alphabetical, untrained, targets.numbers(rows, alphabetical))
+    absent = targets.guess(
+        data.Loaded("some.csv", np.zeros((9, 2)), words[:9]), 4, order=("ok", "worn", "new", "broken")
+    )
+    assert absent.classes == ("ok", "worn", "new", "broken")
+    with pytest.raises(ValueError, match="name each class once"):
+        targets.guess(rows, 3, order=("ok", "worn", "worn"))
+
+
 def test_doctor_tests_itself(lapwing):
     result = lapwing("doctor", "--json")
     assert result.exit_code == 0
