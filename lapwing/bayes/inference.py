@@ -194,7 +194,7 @@ def _curvature(model: LinearModel, prior: Prior, method: Method, run: Run) -> Cu
         return "expected"
     if asked == "expected":
         raise ValueError(f"the curvature cannot be averaged over the posterior: {hindrance}")
-    _refuse_rest(model, hindrance)
+    _refuse_rest(model, hindrance or f"{type(method).__name__}() takes it at one point")
     return None
 
 

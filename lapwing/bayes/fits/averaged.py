@@ -349,9 +349,12 @@ class AveragedOverDraws(Fit):
     @staticmethod
     def unpack(plain: dict[str, Any], tensors: dict[str, Tensor], context: Any) -> AveragedOverDraws:
         """The fit of a file."""
-        told = (plain[name] for name in ("determined", "log_det", "log_density", "turns", "converged"))
-        nothing = [torch.empty(0, 0, 0, dtype=torch.float64)] * 3
-        return AveragedOverDraws(None, context.prior, Turn(context.prior.precision, tensors["mean"], *nothing, *told))
+        nothing = torch.empty(0, 0, 0, dtype=torch.float64)
+        turn = Turn(
+            context.prior.precision, tensors["mean"], nothing, nothing, nothing, plain["determined"], plain["log_det"],
+            plain["log_density"], plain["turns"], plain["converged"],
+        )  # fmt: skip
+        return AveragedOverDraws(None, context.prior, turn)
 
 
 def obstacle(model: LinearModel, groups: int) -> str | None:
