@@ -17,6 +17,7 @@ from importlib.metadata import version
 from typing import Any
 
 _HOME = {
+    "Acquisition": "decisions.acquisition",
     "Bernoulli": "bayes.likelihoods",
     "Binomial": "bayes.likelihoods",
     "BradleyTerry": "bayes.likelihoods",
@@ -49,6 +50,7 @@ _HOME = {
     "Posterior": "bayes.posterior",
     "Prediction": "bayes.predictive",
     "SGD": "bayes.methods",
+    "acquire": "decisions.acquisition",
     "fit": "facade",
     "infer": "bayes.inference",
     "label_issues": "decisions.labels",

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.stats import rankdata
 from sklearn.utils.validation import check_array
 from torch import Generator, Tensor
 
@@ -19,6 +20,13 @@ def table_inputs(table: Any) -> np.ndarray:  # (n, inputs)
     """Standardised numbers of an array or a data frame: indicators for text and categories, missing values marked."""
     read = _table(table)
     return Encoding.of(read, np.ones(len(read.numbers))).inputs(read)
+
+
+def normal_scores(inputs: Tensor) -> Tensor:  # (n, columns)
+    """Each column by its ranks, as the quantiles of a standard normal: long tails and outliers have no pull."""
+    ranks = torch.from_numpy(rankdata(inputs.numpy(), axis=0))
+    scores = torch.special.ndtri((ranks - 0.5) / len(inputs))
+    return scores / scores.std(0, correction=0).clamp_min(1e-300)  # a constant column is zero
 
 
 def fourier_features(inputs: Tensor, length: float, seed: int = 0) -> Tensor:  # (n, 2 · FREQUENCIES)

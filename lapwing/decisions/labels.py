@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import sqrt
 from typing import Any, final, overload
@@ -12,9 +13,9 @@ from sklearn.utils.multiclass import check_classification_targets
 from torch import Tensor, nn
 
 from lapwing.bayes.likelihoods import Categorical, Likelihood
-from lapwing.decisions.columns import LENGTHS, fourier_features, table_inputs
+from lapwing.decisions.columns import LENGTHS, fourier_features, normal_scores, table_inputs
 from lapwing.decisions.gradients import GradientSketch
-from lapwing.decisions.leaving_out import calibrated, left_out_scores
+from lapwing.decisions.leaving_out import LeftOutScores, calibrated, left_out_scores
 from lapwing.linalg.estimators import Estimate
 from lapwing.network.batches import as_batches
 from lapwing.network.input_tree import Output, View
@@ -121,8 +122,9 @@ def label_issues(
 
     For a network, labels are regressed on the gradients of its outputs (of its linearisation, that is), in 512 random
     coordinates; leverages give every prediction without the example itself. The network may have learnt wrong labels
-    by heart. For a table they are regressed on 512 random Fourier features of its standardised columns, which stand for
-    a Gaussian process; text, categories and missing values are read as by `BayesianMLPClassifier`.
+    by heart. For a table they are regressed on 512 random Fourier features of its columns, standardised or by their
+    ranks, whichever predicts better, which stand for a Gaussian process; text, categories and missing values are read
+    as by `BayesianMLPClassifier`.
 
     Parameters
     ----------
@@ -210,9 +212,26 @@ def _of_table(table: Any, labels: Any, seed: int) -> LabelIssues:
     if len(classes) < 2:
         raise ValueError(f"all {len(labels)} labels are {classes[0]!r}: expected two classes at least")
     given = torch.from_numpy(numbers)
-    features = (fourier_features(inputs, length, seed) for length in LENGTHS)
-    found = min((left_out_scores(one, given, len(classes)) for one in features), key=lambda one: one.squared_error)
+
+    def scored(form: Tensor, length: float) -> LeftOutScores:
+        return left_out_scores(fourier_features(form, length, seed), given, len(classes))
+
+    middle = LENGTHS[len(LENGTHS) // 2]
+    starts = [(form, scored(form, middle)) for form in (inputs, normal_scores(inputs))]
+    form, found = min(starts, key=lambda start: start[1].squared_error)
+    found = _walked(lambda length: scored(form, length), found)
     return LabelIssues(given, calibrated(found.scores, given), classes)
+
+
+def _walked(scored: Callable[[float], LeftOutScores], best: LeftOutScores) -> LeftOutScores:
+    """Away from the middle length, shorter and longer, as long as the error falls."""
+    middle = len(LENGTHS) // 2
+    for lengths in (LENGTHS[:middle][::-1], LENGTHS[middle + 1 :]):
+        for other in map(scored, lengths):
+            if other.squared_error >= best.squared_error:
+                break
+            best = other
+    return best
 
 
 def _categorical(likelihood: Likelihood | None) -> Categorical:

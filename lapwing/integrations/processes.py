@@ -22,7 +22,7 @@ from lapwing.bayes.posterior import Posterior
 from lapwing.network.jacobian import Network
 from lapwing.tabular import BayesianMLPRegressor
 from lapwing.tabular.curvature import WeightRoot
-from lapwing.tabular.networks import linearised, outputs
+from lapwing.tabular.networks import outputs
 
 
 class Process(ABC):
@@ -80,12 +80,7 @@ class TableProcess(Process):
 
     def features(self, x: Tensor) -> Tensor:
         found = self.estimator._networks
-        _, jacobian = linearised(found.networks, self._standardised(x))
-        layers = zip(jacobian.left, jacobian.right, strict=True)
-        rows = torch.cat([(left[..., None] * right[:, :, None, :]).flatten(2) for left, right in layers], dim=2)
-        own = self.root.after(rows) * found.noise_precision.rsqrt()[:, None, None]
-        own = own.reshape(found.targets, found.members, len(x), -1)
-        scaled = own * found.units.scale[:, None, None, None]
+        _, scaled = found.features(self._standardised(x), self.root)
         return torch.stack([_at(scaled[target], target, found.targets) for target in range(found.targets)], dim=2)
 
     def noise_variance(self, x: Tensor) -> Tensor:
@@ -106,6 +101,45 @@ def _at(features: Tensor, target: int, targets: int) -> Tensor:  # (members, n, 
     """Features of one target among those of all, which have weights of their own."""
     parts = [features if place == target else torch.zeros_like(features) for place in range(targets)]
     return torch.cat(parts, dim=2)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class HalfCircles(Process):
+    """A process of cos πu and sin πu of every input, where u runs from 0 to 1 between its bounds.
+
+    A linear function of these can be largest anywhere in the box, one of the inputs only in its corners.
+    """
+
+    inner: Process
+    bounds: Tensor  # (2, d)
+
+    @property
+    def members(self) -> int:  # type: ignore[override]
+        return self.inner.members
+
+    @property
+    def outputs(self) -> int:  # type: ignore[override]
+        return self.inner.outputs
+
+    @property
+    def inputs(self) -> int:  # type: ignore[override]
+        return self.bounds.shape[1]
+
+    def mean(self, x: Tensor) -> Tensor:
+        return self.inner.mean(on_half_circles(x, self.bounds))
+
+    def features(self, x: Tensor) -> Tensor:
+        return self.inner.features(on_half_circles(x, self.bounds))
+
+    def noise_variance(self, x: Tensor) -> Tensor:
+        return self.inner.noise_variance(on_half_circles(x, self.bounds))
+
+
+def on_half_circles(x: Tensor, bounds: Tensor) -> Tensor:  # (n, d) -> (n, 2 d)
+    """cos πu and sin πu, with u from 0 to 1 between the bounds."""
+    angle = torch.pi * (x.double() - bounds[0]) / (bounds[1] - bounds[0])
+    return torch.cat([angle.cos(), angle.sin()], dim=-1)
 
 
 @final
@@ -190,6 +224,8 @@ def _root(posterior: Posterior) -> Tensor:  # (p, p)
 
 def process_of(fitted: Any) -> Process:
     """The process of what was fitted."""
+    if isinstance(fitted, Process):
+        return fitted
     if isinstance(fitted, BayesianMLPRegressor):
         return TableProcess.of(fitted)
     if isinstance(fitted, Posterior | Mixture):

@@ -93,17 +93,23 @@ def factor(
 
     Every datum must depend on its own inputs alone. Raises `Unfactored` where some weight is used otherwise.
     """
+    outputs, recorder = traced(function, weights)
+    if not outputs.requires_grad:
+        return JacobianFactors(outputs, [], 0)
+    terms: list[FactorRows | Tokens] = []
+    for use, gradients in pulled(outputs, recorder.uses):
+        terms += _terms(use, gradients, weights, columns)
+    numbers = outputs.shape[1] * sum(use.shape.numel() for use in recorder.uses)
+    return JacobianFactors(outputs.detach(), terms, numbers)
+
+
+def traced(function: Callable[[dict[str, Tensor]], Tensor], weights: dict[str, Tensor]) -> tuple[Tensor, Recorder]:
+    """The outputs (b, c) and how weights were used. Raises `Unfactored` where one has no factored form."""
     recorder = Recorder.of(weights)
     with torch.enable_grad(), recorder:
         outputs = function(weights)
     _check(recorder)
-    if not outputs.requires_grad:
-        return JacobianFactors(outputs, [], 0)
-    terms: list[FactorRows | Tokens] = []
-    for use, gradients in _pulled(outputs, recorder.uses):
-        terms += _terms(use, gradients, weights, columns)
-    numbers = outputs.shape[1] * sum(use.shape.numel() for use in recorder.uses)
-    return JacobianFactors(outputs.detach(), terms, numbers)
+    return outputs, recorder
 
 
 def _check(recorder: Recorder) -> None:
@@ -116,7 +122,7 @@ def _check(recorder: Recorder) -> None:
             raise Unfactored("an operation in place")
 
 
-def _pulled(outputs: Tensor, uses: list[Use]) -> Iterator[tuple[Use, Tensor]]:
+def pulled(outputs: Tensor, uses: list[Use]) -> Iterator[tuple[Use, Tensor]]:
     """Signals of every output at the uses that it depends on, (groups, b, c, positions, o); each is let go after."""
     (b, c), edges, passes = outputs.shape, [use.output for use in uses], []
     for output in range(c):

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import final
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
+from lapwing.bayes.likelihoods.categorical import helmert
 from lapwing.tabular.blocks import covariances
 from lapwing.tabular.curvature import Conditioned
 from lapwing.tabular.labels import Labels, Softmax, root_of
@@ -50,6 +51,19 @@ class ClassNetworks:
         """Probabilities at standardised inputs."""
         softmax = Softmax.of(self.classes, PREDICTED_POINTS, seed=1)
         return torch.cat([self._predict(block, softmax) for block in inputs.split(BLOCK_ROWS)], dim=1)
+
+    def functions(self, inputs: Tensor, count: int, seed: int) -> Tensor:  # (draws, n, classes)
+        """Probabilities by joint draws of the weights, as many of each network: the same for the same seed."""
+        values, jacobian = linearised(self.networks, inputs)
+        each, (b, weights) = -(-count // len(values)), self.networks.flat().shape
+        generator = Generator().manual_seed(seed)
+        normals = [
+            torch.randn(b, rows, each, generator=generator, dtype=values.dtype)
+            for rows in (weights, self.known.rows_needed)
+        ]
+        moved = jacobian.dense() @ self.known.draws(*normals)  # (b, n · outputs, draws)
+        drawn = values[:, None] + moved.unflatten(1, values.shape[1:]).movedim(3, 1)
+        return (drawn.flatten(0, 1) @ helmert(self.classes).mT).softmax(2)
 
     def _predict(self, inputs: Tensor, softmax: Softmax) -> Tensor:
         values, jacobian = linearised(self.networks, inputs)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lapwing.tabular.curvature import Conditioned, Workspace
+from lapwing.tabular.curvature import Conditioned, WeightRoot, Workspace
 from lapwing.tabular.mixtures import MemberMixture, Shape
 from lapwing.tabular.networks import LayerMatrices, linearised, squared_slopes
 from lapwing.tabular.noise import InputNoise
@@ -156,6 +156,35 @@ class NetworkPosteriors:
     def _noise_std_at(self, one: Tensor, inputs: Tensor) -> Tensor:  # (1, n)
         relative = self.noise_variance(inputs).expand(len(self.noise_precision), -1)[one]
         return (relative / self.noise_precision[one][:, None]).sqrt()
+
+    def features(self, inputs: Tensor, root: WeightRoot) -> tuple[Tensor, Tensor]:
+        """Outputs in the targets' units, (targets, members, n), and the Jacobian times a root of the covariance.
+
+        Products of the latter's rows, (targets, members, n, p), are covariances of every network's outputs.
+        """
+        values, jacobian = linearised(self.networks, inputs)
+        layers = zip(jacobian.left, jacobian.right, strict=True)
+        rows = torch.cat([(left[..., None] * right[:, :, None, :]).flatten(2) for left, right in layers], dim=2)
+        own = root.after(rows) * self.noise_precision.rsqrt()[:, None, None]
+        scale, shape = self.units.scale[:, None, None], (self.targets, self.members, len(inputs))
+        return values[:, :, 0].reshape(shape) * scale, own.reshape(*shape, -1) * scale[..., None]
+
+    def joint_features(self, inputs: Tensor) -> Tensor:  # (n, targets, k)
+        """Rows whose products are covariances of a target at two inputs: within networks, on average, and between."""
+        root = self.known.weight_root()
+        blocks = [self._joint_block(block, root) for block in inputs.split(BLOCK_ROWS)]
+        return torch.cat(blocks, dim=1).movedim(0, 1) / self.members**0.5
+
+    def _joint_block(self, inputs: Tensor, root: WeightRoot) -> Tensor:  # (targets, n, k)
+        values, within = self.features(inputs, root)
+        between = (values - values.mean(1, keepdim=True)).mT
+        return torch.cat([within.transpose(1, 2).flatten(2), between], dim=2)
+
+    def observation_noise(self, inputs: Tensor) -> Tensor:  # (n, targets)
+        """The variance of the noise, a mean over the members."""
+        relative = self.noise_variance(inputs).expand(len(self.noise_precision), len(inputs))
+        each = (relative / self.noise_precision[:, None]).reshape(self.targets, self.members, -1)
+        return each.mean(1).mT * self.units.scale.square()
 
     def _mixture(self, means: Tensor, variances: Tensor) -> MemberMixture:  # of (b, n), standardised
         scale = self.units.scale

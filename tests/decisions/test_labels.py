@@ -1,12 +1,14 @@
 """Wrong labels: leave-one-out predictions against refits, sketched gradients against the Jacobian, planted labels."""
 
+from statistics import NormalDist
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import lapwing as lw
-from lapwing.decisions.columns import fourier_features
+from lapwing.decisions.columns import fourier_features, normal_scores
 from lapwing.decisions.gradients import GradientSketch
 from lapwing.decisions.labels import LabelIssues
 from lapwing.decisions.leaving_out import calibrated, left_out_scores
@@ -62,23 +64,44 @@ def test_calibration_finds_the_most_likely_sharpness():
     torch.testing.assert_close(found.sum(1), torch.ones(50, dtype=torch.float64))
 
 
-def network():
+def networks():
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).double().eval()
+        mlp = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
+        grouped = nn.Conv2d(4, 6, 3, groups=2)
+        cnn = nn.Sequential(
+            nn.Conv2d(2, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU(), grouped, nn.Flatten(), nn.LazyLinear(3)
+        )
+        cnn(torch.zeros(1, 2, 8, 7))
+        transposed = nn.Sequential(nn.ConvTranspose1d(4, 5, 2), nn.Flatten(), nn.LazyLinear(3))
+        transposed(torch.zeros(1, 4, 6))
+    shapes = {"mlp": (4,), "cnn": (2, 8, 7), "transposed": (4, 6)}
+    models = {"mlp": mlp, "cnn": cnn, "transposed": transposed}
+    return {name: (model.double().eval(), normals(7, *shapes[name])) for name, model in models.items()}
 
 
-def test_sketched_gradients_are_the_jacobian_times_a_sparse_matrix_of_signs():
-    model, x = network(), normals(7, 4)
-    sketch = GradientSketch.of(model, 3, seed=1, coordinates=11)
-    mix = GradientSketch.of(model, 3, seed=1, coordinates=11).network.view.output(torch.eye(3).double())[:, 0]
+def network():
+    return networks()["mlp"][0]
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn", "transposed"])
+@pytest.mark.parametrize("masked", [False, True])
+def test_sketched_gradients_are_the_jacobian_times_a_sparse_matrix_of_signs(name, masked):
+    model, x = networks()[name]
+    total = sum(weight.numel() for weight in model.parameters())
+    mask = torch.arange(total) % 3 > 0 if masked else torch.ones(total, dtype=torch.bool)
+    sketch = GradientSketch.of(model, 3, seed=1, coordinates=11, select=mask if masked else None)
+    mix = sketch.network.view.output(torch.eye(3).double())[:, 0]
     rows = []
     for one in x:
-        gradients = torch.autograd.grad((model(one) * mix).sum(), list(model.parameters()))
+        gradients = torch.autograd.grad((model(one[None]) * mix).sum(), list(model.parameters()))
         rows.append(torch.cat([part.reshape(-1) for part in gradients]))
-    matrix = torch.zeros(len(rows[0]), 11, dtype=torch.float64)
-    matrix[torch.arange(len(matrix)), sketch.places] = sketch.signs.double()
+    matrix = torch.zeros(total, 11, dtype=torch.float64)
+    hashes = [sketch.hashes[key] for key, _ in model.named_parameters()]
+    places, signs = (torch.cat([getattr(one, part) for one in hashes]) for part in ("places", "signs"))
+    matrix[torch.arange(total), places] = signs.double() * mask
     assert set(mix.tolist()) <= {-1.0, 1.0}
+    assert set(signs.tolist()) == {-1.0, 1.0}
     torch.testing.assert_close(sketch(x), torch.stack(rows) @ matrix, rtol=1e-10, atol=1e-12)
 
 
@@ -112,6 +135,22 @@ def test_fourier_features_have_the_kernel_as_inner_products():
     error = every.std(0) / 60**0.5
     gap = (every.mean(0) - expected).abs()
     assert bool((gap <= 4.5 * error + 1e-12).all())
+
+
+def test_normal_scores_are_quantiles_of_ranks():
+    column = torch.tensor([3.0, 1e9, -5.0, 3.0, 0.0]).double()
+    found = normal_scores(torch.stack([column, torch.full((5,), 7.0).double()], dim=1))
+    expected = np.array([NormalDist().inv_cdf(share) for share in (0.6, 0.9, 0.1, 0.6, 0.3)])
+    np.testing.assert_allclose(found[:, 0], expected / expected.std(), rtol=1e-12)
+    assert found[:, 1].tolist() == [0.0] * 5
+
+
+def test_monotone_changes_of_a_table_with_long_tails_do_not_matter():
+    x = normals(300, 4)
+    y = (x.sum(1) > 0).long()
+    y[:15] = 1 - y[:15]
+    found = lw.label_issues((3 * x).exp().numpy(), y.numpy())
+    assert int((found.ranked(15) < 15).sum()) >= 12  # those near the boundary cannot be told
 
 
 def digits(share, kind, seed):

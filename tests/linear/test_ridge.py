@@ -43,11 +43,22 @@ def without_mean(n: int) -> np.ndarray:
     return np.linalg.qr(np.column_stack([np.ones(n), np.eye(n)[:, 1:]]))[0][:, 1:].T
 
 
+def skip_where_weights_do_not_count() -> None:
+    """Rows of weight two are the same as rows given twice; scikit-learn 1.6 takes their number for that of weight one."""
+    twice, weighted = linear_model.BayesianRidge(fit_intercept=False), linear_model.BayesianRidge(fit_intercept=False)
+    twice.fit(np.repeat(X, 2, axis=0), np.repeat(Y, 2))
+    weighted.fit(X, Y, sample_weight=np.full(len(Y), 2.0))
+    if weighted.alpha_ != pytest.approx(twice.alpha_, rel=1e-3):
+        pytest.skip("this scikit-learn counts every weighted row as one")
+
+
 @pytest.mark.parametrize("data", ["diabetes", "wide"])
 @pytest.mark.parametrize("hyperpriors", [{}, HYPERPRIORS], ids=["default", "strong"])
 @pytest.mark.parametrize("kind", ["intercept", "no intercept", "no intercept, weighted"])
 def test_results_are_those_of_scikit_learn(data, hyperpriors, kind):
     """An intercept is the same as fitting the n − 1 contrasts between observations, which scikit-learn is given."""
+    if "weighted" in kind:
+        skip_where_weights_do_not_count()
     x, y = (X, Y) if data == "diabetes" else wide()
     weights = np.random.default_rng(0).uniform(0.3, 1, len(y)) if "weighted" in kind else None
     contrasts = without_mean(len(y)) if kind == "intercept" else np.eye(len(y))
@@ -60,10 +71,13 @@ def test_results_are_those_of_scikit_learn(data, hyperpriors, kind):
     assert ours.lambda_ == pytest.approx(theirs.lambda_, rel=1e-5)
     assert ours.scores_[-1] == pytest.approx(theirs.scores_[-1], rel=1e-9)
     np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=1e-5, atol=1e-6 * np.abs(theirs.coef_).max())
-    np.testing.assert_allclose(ours.sigma_, theirs.sigma_, rtol=1e-4, atol=1e-5 * np.abs(theirs.sigma_).max())
+    rows = contrasts @ x if weights is None else np.sqrt(weights)[:, None] * x
+    sigma = np.linalg.inv(theirs.alpha_ * rows.T @ rows + theirs.lambda_ * np.eye(x.shape[1]))
+    np.testing.assert_allclose(ours.sigma_, sigma, rtol=1e-4, atol=1e-5 * np.abs(sigma).max())
     offset = x.mean(0) if kind == "intercept" else np.zeros(x.shape[1])
     mean, std = ours.predict(x[:7], return_std=True)
-    their_mean, their_std = theirs.predict(x[:7] - offset, return_std=True)
+    their_mean = theirs.predict(x[:7] - offset)
+    their_std = (np.einsum("ij,jk,ik->i", x[:7] - offset, sigma, x[:7] - offset) + 1 / theirs.alpha_) ** 0.5
     np.testing.assert_allclose(std, their_std, rtol=1e-5)
     np.testing.assert_allclose(mean - (y.mean() if kind == "intercept" else 0), their_mean, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(ours.X_offset_, offset, rtol=1e-12, atol=1e-16)
@@ -200,6 +214,7 @@ def test_it_works_in_pipelines_searches_and_with_pandas():
     assert std.shape == (3,)
 
 
+@pytest.mark.filterwarnings("ignore:You are using `torch.load`:FutureWarning")  # torch's own, before 2.6
 def test_a_fitted_model_survives_pickling():
     model = BayesianRidge().fit(X, Y)
     again = pickle.loads(pickle.dumps(model))

@@ -373,6 +373,39 @@ def labels(
 
 
 @app.command(
+    short_help="Choose which inputs of a pool to label next.",
+    epilog="Example: lapwing acquire runs/train pool.csv --count 20 --out next.csv",
+)
+def acquire(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder that `lapwing fit` wrote.")],
+    data: Annotated[
+        str, typer.Argument(metavar="POOL", help="Inputs without targets, in the form of the training data.")
+    ],
+    count: Annotated[int, typer.Option(help="How many to choose.", min=1)] = 10,
+    score: Annotated[
+        str | None,
+        typer.Option(
+            help="batchbald, bald, entropy for labels; variance, batchbald, bald, thompson(-minimum) for numbers.",
+            show_default="the first",
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="File to write, .csv or .parquet.")] = Path("next.csv"),
+    model: Model = None,
+    device: Device = "cpu",
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Choose the inputs of a pool whose labels would say most together."""
+    with console.guarded(debug):
+        from lapwing.app.cli import acquiring
+
+        options = {"count": count, "score": score}
+        with console.progress(json) as tell:
+            found = acquiring.chosen(folder, data, (model, device), options, lambda phase: tell(phase, None))
+        console.answer(*acquiring.written(found, out), json)
+
+
+@app.command(
     short_help="Test the predictions of a run on new data.",
     epilog="Example: lapwing evaluate runs/train test.csv --ood other.csv",
 )

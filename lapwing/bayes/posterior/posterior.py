@@ -211,9 +211,13 @@ class Posterior:
         Tensor (draws, *outputs)
             Outputs, for each of the posterior's draws of the weights.
         """
+        return self.functions_of(inputs, self.gaussian.deviations)
+
+    def functions_of(self, inputs: Any, deviations: Tensor) -> Tensor:  # of (d, k) -> (k, *outputs)
+        """The model's outputs for each of some deviations of the weights from their mean, as columns."""
         features = self.map.features(inputs)
         centre = self.outputs_at(features, inputs)
-        columns = self.gaussian.deviations.to(features.like)
+        columns = deviations.to(features.like)
         return centre + self.likelihood.to_output_layout((features @ columns).mT, centre, -1).to(centre)
 
     def outputs_at(self, features: LinearOperator, inputs: Any, mean: Centre | None = None) -> Tensor:
