@@ -15,6 +15,7 @@ PEERS = FOLDER / "peers" / ".venv" / "bin" / "python"
 # scripts whose smallest cell takes long, and the shorter tests that hold what it shows
 LONG = {
     "bench_bandit": "tests/benchmarks/test_regressors.py",
+    "bench_acquire": "tests/decisions/test_acquisition.py",
     "bench_batch_size": "tests/linalg/test_stochastic.py",
     "bench_cold_posterior": "tests/benchmarks/test_temperature.py",
     "bench_corrupted_cifar": "tests/benchmarks/test_studies.py",
