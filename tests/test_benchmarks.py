@@ -28,6 +28,7 @@ LONG = {
     "bench_few_digits": "tests/network/test_best_gaussian_held_out.py",
     "bench_glm": "tests/linear/test_glm.py",
     "bench_gradient_variance": "tests/linalg/test_stochastic.py",
+    "bench_influence": "tests/bayes/posterior/test_leave_one_out.py",
     "bench_kills": "tests/runtime/test_journal.py",
     "bench_label_errors": "tests/bayes/posterior/test_leave_one_out.py",
     "bench_label_issues": "tests/decisions/test_labels.py",
