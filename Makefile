@@ -97,7 +97,7 @@ integrations:
 	build/integrations/bin/pip install --quiet -c constraints.txt -e ".[botorch,hf,lightning,onnx]" cleanlab mapie pandas pytest hypothesis skorch
 	OMP_NUM_THREADS=1 build/integrations/bin/python -m pytest -q -o addopts="--doctest-modules -ra" tests/integrations lapwing/integrations
 
-# the tests with the lowest versions that pyproject.toml allows, but for torch
+# the tests with the lowest versions that pyproject.toml allows
 lowest:
 	$(PYTHON) -m venv build/lowest
 	build/lowest/bin/pip install --quiet --upgrade "pip>=25.1"

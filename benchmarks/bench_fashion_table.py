@@ -1,10 +1,10 @@
-"""Does a linearised network know more than the network alone, and do drawn networks know less?
+"""Does a linearised network know more than the raw network, and does the network at sampled weights know less?
 
 The table of Immer et al. (2021), in small: three convolutions and three linear layers, 26,794 weights, trained here on
 10,000 Fashion-MNIST images (theirs: all of them, and a larger network). 400 others tune every precision, and the
 temperature; 1,000 test images are scored once, and told from MNIST's. A Kronecker posterior sees all training images;
 the exact one a few of them, counted as all. Networks are drawn from the Kronecker posterior: at the precision tuned
-for the linearised network, and at one tuned for themselves, which can be so stiff that they are the network alone.
+for the linearised network, and at one tuned for themselves, which can be so stiff that they are the raw network.
 Seed 0 was run first, with 10 epochs, after which the network still underfits its training images (85 % right); the length
 of the other seeds was set for that reason, before any of them had been run.
 The rows of CIFAR-10, in small: the same layers on the same number of JPEG-compressed images (lossy: a network trained on them is
@@ -32,7 +32,7 @@ from lapwing.families import point as network_alone
 from lapwing.families import temperature
 
 Pair = tuple[Tensor, Tensor]
-MULTIPLES = tuple(10.0**power for power in range(7))  # of the linearised precision, for drawn networks
+MULTIPLES = tuple(10.0**power for power in range(7))  # of the linearised precision, for the network at sampled weights
 SHORT = {"train": 10_000, "epochs": 10, "held_out": 400, "test": 1000, "few": 60}
 FULL = SHORT | {"epochs": 60, "few": 150}
 SMALL = {"train": 100, "epochs": 1, "held_out": 6, "test": 10, "few": 2}
@@ -127,7 +127,7 @@ def fitted(model: nn.Module, pair: Pair) -> float:
 
 
 def scored(predict: Callable[[Tensor], Prediction], test: Pair, strange: Tensor) -> dict[str, Any]:
-    """Accuracy, NLL and ECE (15 bins) on the test images, and how well entropy tells the foreign ones."""
+    """Accuracy, NLL and ECE (15 bins) on the test images, and how well entropy tells the unfamiliar ones."""
     inside, outside = (torch.cat([predict(part).probs.double() for part in x.split(250)]) for x in (test[0], strange))
     return {
         "accuracy": metrics.accuracy(inside, test[1]), "nll": metrics.nll(inside, test[1]),

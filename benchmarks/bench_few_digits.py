@@ -12,7 +12,7 @@ unchanged, after probabilities with held-out rows became an average over the can
   - `memorised`: two convolutions and a linear head, 5,994 weights, 200 epochs of Adam at 0.002 on 200 MNIST digits.
   - `unfinished`: the same with half the channels, 2,202 weights, 10 epochs of Adam at 0.002 on 800 MNIST digits.
 - 300 held-out rows. All other rows of scikit-learn's digits, and the first 1,000 test digits of MNIST, are for judging, upright and
-  turned by 45°; the first 1,000 letters of notMNIST are foreign.
+  rotated by 45°; the first 1,000 letters of notMNIST are unfamiliar.
 - `network`: as it is. `temperature`: its logits over one T in [0.2, 20] that is best on held-out rows. `fit`: `lapwing.fit` with
   the training rows alone. `fit, validated`: with the held-out rows as well. `laplace`: the training rows alone, the curvature at the network's
   own outputs and its own mean, the precision by the evidence: what `fit` did before. `laplace, validated`: the same with held-out rows. `five`: the mean probabilities of five networks, this one and four others that differ in
@@ -82,7 +82,7 @@ CASES = {
 
 
 def parts(case: Case, seed: int, task: Any = None) -> dict[str, Any]:
-    """Rows to train on, held-out rows, and those to judge by: upright, turned and foreign; of digits, or of a task."""
+    """Rows to train on, held-out rows, and those to judge by: upright, turned and unfamiliar; of digits, or of a task."""
     import torch
 
     from benchmarks.corruptions import rotate

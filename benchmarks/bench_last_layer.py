@@ -139,7 +139,7 @@ def measure(
 
 
 def rivals(model: Any, data: dict[str, Any]) -> dict[str, Any]:
-    """How the network alone and temperature scaling are made."""
+    """How the raw network and temperature scaling are made."""
     import lapwing as lw
     from lapwing.families import point
 

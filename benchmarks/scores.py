@@ -59,7 +59,7 @@ def of_classes(found: Prediction, labels: Tensor) -> dict[str, float]:
 
 
 def of_foreign(inside: Prediction, outside: Prediction) -> dict[str, float]:
-    """How well several scores tell foreign inputs from familiar ones; high scores mean foreign."""
+    """How well several scores tell unfamiliar inputs from familiar ones; high scores mean unfamiliar."""
     found: dict[str, float] = {}
     for name, score in FOREIGN.items():
         try:

@@ -7,7 +7,7 @@ The protocol, which was committed before any score:
   - `digits 200`: the network of `lapwing demo` on 200 of scikit-learn's digits (its case `demo`).
   - `mnist 200`: two convolutions and a linear head, 5,994 weights, 200 epochs on 200 MNIST digits (its case `memorised`).
   - `mnist 1000`: the same with a quarter of the channels, 906 weights, 60 epochs of Adam at 0.002 on 1,000 MNIST digits.
-  - `fashion 2000`: the network of `mnist 1000`, 60 epochs on 2,000 pictures of Fashion-MNIST; letters are foreign there too. A cell
+  - `fashion 2000`: the network of `mnist 1000`, 60 epochs on 2,000 pictures of Fashion-MNIST; letters are unfamiliar there too. A cell
     whose data are not there fails and says so; these come last.
 - Judged are the first 500 test rows, upright and turned, and the first 500 letters.
 - Five networks are trained by `lapwing.training.members`; the first is the one network, the first three are the three.

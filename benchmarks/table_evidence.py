@@ -66,13 +66,13 @@ Test NLL of linearised networks, mean and standard error over two seeds, each wi
 own weights. Published (Antorán et al. 2022, Table 1): all 60,000 images. Settings were chosen on other seeds and other test
 images. As published, the evidence at θ⋆ sets better precisions than at θ̃ for every network and seed, and several are better
 than one. But with 60 images error bars are far too wide by either: but for the Transformer and Fixup with several precisions
-the network alone has the better NLL, which `validation=` would find.
+the raw network has the better NLL, which `validation=` would find.
 
 {places(parts["evidence_table"])}
 
 The small sibling of the publication's ResNet-50 table: two ResNets of about 2,500 weights on 100 CIFAR-10 images, stopped on 500
 others, by KFAC; test NLL of 500 images. With one precision θ⋆ is better than θ̃ wherever the network learnt anything (Fixup did
-not at seed 1); several precisions do not help here. With so few images the network alone is better than all of them.
+not at seed 1); several precisions do not help here. With so few images the raw network is better than all of them.
 
 {by_kfac(parts["evidence_kfac"])}
 

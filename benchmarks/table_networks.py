@@ -193,7 +193,7 @@ SETS = {"fashion": "Fashion-MNIST", "cifar": "CIFAR-10 (JPEG)"}
 
 
 def fashion(cells: dict) -> str:
-    """Means over the seeds of each set and length of training, with the paired difference of NLL to the network alone."""
+    """Means over the seeds of each set and length of training, with the paired difference of NLL to the raw network."""
     alike: dict[tuple[str, int], list[dict]] = {}
     for name, result in results(cells)[1:]:
         given = cells[name]["arguments"]

@@ -161,9 +161,9 @@ the nine corruptions image by image; its standard error stands in the next colum
 
 def rotated_mnist(parts: Parts) -> str:
     study = STUDIES["rotated-mnist"]
-    return f"""## Turned digits
+    return f"""## Rotated digits
 
-LeNet on 6,000 MNIST images, 1,000 held out for tuning, 500 test images turned by 0° to 180°; one seed.
+LeNet on 6,000 MNIST images, 1,000 held out for tuning, 500 test images rotated by 0° to 180°; one seed.
 
 {columns(parts, "rotated-mnist", "mnist", list(study.scores))}
 """

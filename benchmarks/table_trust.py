@@ -147,7 +147,7 @@ rank does for itself, such as small decompositions, weighs more in so small a fi
 ## Fits that are killed
 
 A process fits with a checkpoint and is killed (SIGKILL) at a random moment; the next goes on, until one ends by itself. Its draws are compared to
-the bit with those of a fit that was left alone, and after every kill each file under its final name is read and checked.
+the bit with those of a fit that nothing disturbed, and after every kill each file under its final name is read and checked.
 
 {kills(parts["kills"])}
 

@@ -138,7 +138,7 @@ def network(inputs: Tensor, outputs: int, about: dict[str, Any]) -> nn.Module:
 
 
 def densities(target: str, outputs: Tensor, y: Tensor, std: Tensor | None = None) -> Tensor:  # (n,)
-    """log p of each row by the network alone; numbers have this standard deviation for each output, or one."""
+    """log p of each row by the raw network; numbers have this standard deviation for each output, or one."""
     outputs, rows = outputs.reshape(len(y), -1), y.reshape(len(y), -1)
     match target:
         case "classes":

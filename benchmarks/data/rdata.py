@@ -1,4 +1,4 @@
-"""Data frames of R packages, without R: its binary format (XDR), in `.rda` files.
+"""Data frames of R packages, without R: its binary format (XDR), in `.rda` files or in a package's database.
 
 Read are vectors, lists, factors, and what attributes hold of these; code and environments are refused. Nothing is run.
 """
@@ -9,6 +9,7 @@ import bz2
 import gzip
 import lzma
 import struct
+import zlib
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -52,6 +53,28 @@ def read_rda(content: bytes) -> dict[str, Frame]:
     if plain[:5] not in (b"RDX2\n", b"RDX3\n"):
         raise ValueError(f"not an .rda file: it begins with {plain[:5]!r}")
     return _frames(_Reader(plain[5:]).whole().content)
+
+
+def read_rdb(index: bytes, content: bytes) -> dict[str, Frame]:
+    """The data frames of a package's database: its `.rdx`, which says where each value is, and its `.rdb`."""
+    places = dict(_parts(_Reader(_opened(index)).whole()))["variables"]
+    spans = {name: [int(number) for number in place.content] for name, place in _parts(places)}
+    chunks = {name: content[start : start + length] for name, (start, length) in spans.items()}
+    return _frames({name: _Reader(_chunk(packed)).whole() for name, packed in chunks.items()})
+
+
+def _chunk(packed: bytes) -> bytes:
+    """One value of a database: its length, how it is compressed, and itself."""
+    size, form = struct.unpack(">I", packed[:4])[0], packed[4:5]
+    if form == b"2":
+        plain = bz2.decompress(packed[5:])
+    elif form == b"Z":
+        plain = lzma.decompress(packed[5:], lzma.FORMAT_RAW, filters=[{"id": lzma.FILTER_LZMA2, "preset": 6}])
+    else:
+        plain = zlib.decompress(packed[4:])
+    if len(plain) != size:
+        raise ValueError(f"a value of the database has {len(plain):,} bytes, expected {size:,}")
+    return plain
 
 
 def _frames(values: dict[str, Value]) -> dict[str, Frame]:

@@ -74,7 +74,7 @@ class Linearised:
     labels: Tensor  # (m,)
 
     def scores(self, way: str) -> dict[str, float]:
-        """The scores of one way to set the precisions, or of the network alone."""
+        """The scores of one way to set the precisions, or of the raw network."""
         probs = self.outputs.softmax(1)
         found: dict[str, float] = {}
         if way != "map":

@@ -56,7 +56,7 @@ def _fitted(cell: Cell, folder: Path) -> tuple[Predictive, Pair]:
 
 
 def run(cell: Cell, folder: Path) -> dict[str, float]:
-    """In-distribution scores, and how well foreign pictures are told apart."""
+    """In-distribution scores, and how well unfamiliar pictures are told apart."""
     found, (inputs, labels) = _fitted(cell, folder)
     inside = found.predict(inputs)
     foreign = of_foreign(inside, found.predict(FOREIGN[cell.data]()))
@@ -93,7 +93,7 @@ _HIGHER = frozenset({
     "accuracy", "auroc_entropy", "auroc_max_probability", "auroc_mutual_information", "aupr_entropy", "auroc_novelty",
 })  # fmt: skip
 
-# KFAC posteriors with all 60,000 images, Immer et al. 2021: accuracy, NLL, ECE and the AUROC of foreign pictures
+# KFAC posteriors with all 60,000 images, Immer et al. 2021: accuracy, NLL, ECE and the AUROC of unfamiliar pictures
 _IMMER = {
     "map nll": 0.258, "map ece": 0.017, "map auroc": 0.864, "sampled nll": 0.942, "sampled ece": 0.411,
     "sampled auroc": 0.945, "linearised nll": 0.244, "linearised ece": 0.012, "linearised auroc": 0.955,

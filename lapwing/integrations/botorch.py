@@ -20,7 +20,7 @@ try:
 except ImportError as error:
     raise ImportError("lapwing.botorch needs BoTorch: pip install 'lapwing[botorch]'") from error
 
-from lapwing.integrations.processes import Process, process_of
+from lapwing.integrations.processes import HalfCircles, Process, TableProcess, on_half_circles, process_of
 from lapwing.tabular import BayesianMLPRegressor
 
 JITTER = 1e-9  # of the mean variance at some inputs, so that their covariance has a Cholesky factor
@@ -137,7 +137,7 @@ class Surrogate(Model, FantasizeMixin):
         if not X.is_floating_point():
             raise ValueError(f"X is {X.dtype}, expected floating point numbers")
 
-    def _given(self) -> Given | None:
+    def _given(self) -> Observations | None:
         """What the observations say of the features of every member."""
         if self.observed is None:
             return None
@@ -147,7 +147,7 @@ class Surrogate(Model, FantasizeMixin):
         noise = self._noise(inputs).flatten(-2)
         factor = torch.linalg.cholesky(rows @ rows.mT + torch.diag_embed(noise))
         away = torch.linalg.solve_triangular(factor, (targets - known).flatten(-2)[..., None], upper=False)
-        return Given(torch.linalg.solve_triangular(factor, rows, upper=False), away, factor, noise)
+        return Observations(torch.linalg.solve_triangular(factor, rows, upper=False), away, factor, noise)
 
     def _located(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Mean (members, …, q, c) of every member, its features (members, …, q · c, p), and what to take from them.
@@ -177,13 +177,68 @@ class Surrogate(Model, FantasizeMixin):
 
 @final
 @dataclass(frozen=True, eq=False)
-class Given:
+class Observations:
     """Observations of n outputs, by a Cholesky factor L of their covariance."""
 
     rows: Tensor  # (members, …, n, p), L⁻¹ φ
     away: Tensor  # (members, …, n, 1), L⁻¹ (y − mean)
     factor: Tensor  # (members, …, n, n)
     noise: Tensor  # (members, …, n)
+
+
+def fit_surrogate(X: Tensor, Y: Tensor, bounds: Tensor, **options: Any) -> Surrogate:
+    """The surrogate of observations in a box: a `BayesianMLPRegressor` fitted to every input's place on a half circle.
+
+    The regressor reads cos πu and sin πu of each input, where u runs from 0 to 1 between the bounds. From few
+    observations a network learns little more than a linear function. One of the inputs themselves is largest in a
+    corner of the box, where acquisition functions then evaluate again and again; one of cosines and sines can be
+    largest anywhere.
+
+    Parameters
+    ----------
+    X : Tensor
+        Inputs of the observations, (n, d).
+    Y : Tensor
+        What was observed, (n, outputs).
+    bounds : Tensor
+        The lowest and highest value of each input, (2, d).
+    **options
+        As for `BayesianMLPRegressor`, such as `noise=0.0` for a function without noise.
+
+    Returns
+    -------
+    Surrogate
+        A BoTorch model.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not fit, bounds are the wrong way round, or inputs lie outside.
+
+    Examples
+    --------
+    >>> import torch
+    >>> X = torch.rand(20, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    >>> bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]])
+    >>> surrogate = fit_surrogate(X, X.sum(1, keepdim=True), bounds, members=2, noise=0.0)
+    >>> surrogate.posterior(X[:6].reshape(2, 3, 2)).mean.shape
+    torch.Size([2, 3, 1])
+    """
+    if X.ndim != 2 or Y.ndim != 2 or len(X) != len(Y) or bounds.shape != (2, X.shape[1]):
+        raise ValueError(
+            f"X, Y and bounds have the shapes {tuple(X.shape)}, {tuple(Y.shape)} and {tuple(bounds.shape)}, expected "
+            "(n, d), (n, outputs) and (2, d)"
+        )
+    low, high = bounds.double()
+    if not bool((low < high).all()):
+        raise ValueError(f"bounds are {bounds.tolist()}, expected all low ends below the high ends")
+    outside = (X.double().clamp(low, high) != X).any(1)
+    if bool(outside.any()):
+        raise ValueError(f"{int(outside.sum())} of {len(X)} rows of X are outside bounds, expected none")
+    placed = on_half_circles(X, bounds.double()).detach().cpu().numpy()
+    estimator = BayesianMLPRegressor(**{"verbose": False, **options})
+    fitted = estimator.fit(placed, _as_one(Y.detach().cpu().numpy()))
+    return Surrogate(HalfCircles(TableProcess.of(fitted), bounds.double()))
 
 
 class Functions(torch.nn.Module):

@@ -105,6 +105,45 @@ def _at(features: Tensor, target: int, targets: int) -> Tensor:  # (members, n, 
 
 @final
 @dataclass(frozen=True, eq=False)
+class HalfCircles(Process):
+    """A process of cos πu and sin πu of every input, where u runs from 0 to 1 between its bounds.
+
+    A linear function of these can be largest anywhere in the box, one of the inputs only in its corners.
+    """
+
+    inner: Process
+    bounds: Tensor  # (2, d)
+
+    @property
+    def members(self) -> int:  # type: ignore[override]
+        return self.inner.members
+
+    @property
+    def outputs(self) -> int:  # type: ignore[override]
+        return self.inner.outputs
+
+    @property
+    def inputs(self) -> int:  # type: ignore[override]
+        return self.bounds.shape[1]
+
+    def mean(self, x: Tensor) -> Tensor:
+        return self.inner.mean(on_half_circles(x, self.bounds))
+
+    def features(self, x: Tensor) -> Tensor:
+        return self.inner.features(on_half_circles(x, self.bounds))
+
+    def noise_variance(self, x: Tensor) -> Tensor:
+        return self.inner.noise_variance(on_half_circles(x, self.bounds))
+
+
+def on_half_circles(x: Tensor, bounds: Tensor) -> Tensor:  # (n, d) -> (n, 2 d)
+    """cos πu and sin πu, with u from 0 to 1 between the bounds."""
+    angle = torch.pi * (x.double() - bounds[0]) / (bounds[1] - bounds[0])
+    return torch.cat([angle.cos(), angle.sin()], dim=-1)
+
+
+@final
+@dataclass(frozen=True, eq=False)
 class NetworkProcess(Process):
     """Linearised networks with posteriors by `Exact()` under Gaussian noise."""
 
@@ -185,6 +224,8 @@ def _root(posterior: Posterior) -> Tensor:  # (p, p)
 
 def process_of(fitted: Any) -> Process:
     """The process of what was fitted."""
+    if isinstance(fitted, Process):
+        return fitted
     if isinstance(fitted, BayesianMLPRegressor):
         return TableProcess.of(fitted)
     if isinstance(fitted, Posterior | Mixture):

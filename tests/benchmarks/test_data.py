@@ -6,6 +6,7 @@ import io
 import lzma
 import os
 import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from PIL import Image
 
 from benchmarks import data
 from benchmarks.data import Task, class_table, number_table, tables
-from benchmarks.data.rdata import read_rda
+from benchmarks.data.rdata import read_rda, read_rdb
 
 
 @pytest.fixture
@@ -394,9 +395,17 @@ def pairs(named, symbols):
     return found + number(254)
 
 
+HEADER = b"X\n" + number(3) + number(0) + number(0) + number(5) + b"UTF-8"
+
+
 def r_frame():
     """What R writes of data.frame(size = c(1.5, NA, -2), count = c(3L, NA, 5L), kind = factor(c("b", NA, "a")), rows 1:3)."""
-    symbols = ["frame"]
+    names = number(2 | 1024) + number(1) + text("frame")
+    return b"RDX3\n" + HEADER + names + r_value(["frame"]) + number(254)
+
+
+def r_value(symbols):
+    """The frame itself, after these symbols."""
     size = number(14) + number(3) + struct.pack(">3d", 1.5, float("nan"), -2.0)
     run = number(238) + number(2) + number(1) + text("compact_intseq") + number(254)
     symbols.append("compact_intseq")
@@ -404,20 +413,7 @@ def r_frame():
     levels = pairs({"levels": strings(["a", "b"]), "class": strings(["factor"])}, symbols)
     kind = number(13 | 512 | 256) + number(3) + number(2) + number(-(2**31)) + number(1) + levels
     told = pairs({"names": strings(["size", "row", "kind"]), "class": strings(["data.frame"])}, symbols)
-    frame = number(19 | 512 | 256) + number(3) + size + run + kind + told
-    return (
-        b"RDX3\nX\n"
-        + number(3)
-        + number(0)
-        + number(0)
-        + number(5)
-        + b"UTF-8"
-        + number(2 | 1024)
-        + number(1)
-        + text("frame")
-        + frame
-        + number(254)
-    )
+    return number(19 | 512 | 256) + number(3) + size + run + kind + told
 
 
 @pytest.mark.parametrize(
@@ -428,6 +424,33 @@ def test_data_frames_of_r_are_read(packed):
     np.testing.assert_array_equal(found["size"], [1.5, np.nan, -2.0])
     assert found["row"].tolist() == [7, 8, 9]
     assert found["kind"].tolist() == ["b", None, "a"]
+
+
+RAW_LZMA = {"format": lzma.FORMAT_RAW, "filters": [{"id": lzma.FILTER_LZMA2, "preset": 6}]}
+PACKED = {
+    "zlib": zlib.compress,
+    "bzip2": lambda plain: b"2" + bz2.compress(plain),
+    "xz": lambda plain: b"Z" + lzma.compress(plain, **RAW_LZMA),
+}
+
+
+def r_list(values, symbols):
+    """A list with names."""
+    inside = b"".join(value(symbols) for value in values.values())
+    return number(19 | 512) + number(len(values)) + inside + pairs({"names": strings(list(values))}, symbols)
+
+
+@pytest.mark.parametrize("form", PACKED)
+def test_databases_of_r_packages_are_read(form):
+    plain = HEADER + r_value([])
+    chunk = struct.pack(">I", len(plain)) + PACKED[form](plain)
+    place = number(13) + number(2) + number(3) + number(len(chunk))
+    places = lambda symbols: r_list({"frame": lambda _: place}, symbols)  # noqa: E731
+    index = gzip.compress(HEADER + r_list({"variables": places}, []))
+    found = read_rdb(index, b"..." + chunk)["frame"]
+    assert found["kind"].tolist() == ["b", None, "a"]
+    with pytest.raises(ValueError, match="bytes, expected"):
+        read_rdb(index, b"..." + struct.pack(">I", 7) + chunk[4:])
 
 
 def test_what_is_no_data_frame_of_r_is_refused():

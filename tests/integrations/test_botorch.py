@@ -14,6 +14,7 @@ from botorch.sampling.pathwise.posterior_samplers import get_matheron_path_model
 from botorch.utils.datasets import SupervisedDataset  # noqa: E402
 
 import lapwing as lw  # noqa: E402
+from lapwing.tabular import BayesianMLPRegressor  # noqa: E402
 from tests.integrations.test_processes import D, estimator, network_posterior  # noqa: E402
 
 Surrogate = lw.botorch.Surrogate
@@ -204,3 +205,35 @@ class TestBadInput:
             surrogate.posterior(torch.zeros(4, 3).long())
         with pytest.raises(ValueError, match="Y has shape"):
             surrogate.condition_on_observations(points(4), torch.zeros(4, 2).double())
+
+
+class TestBox:
+    def test_reads_half_circles_between_the_bounds(self):
+        """Mean and noisy variance are those of the same estimator of cosines and sines, written out here."""
+        low, high = torch.tensor([[-2.0, 0.0, 5.0], [1.0, 0.5, 9.0]], dtype=torch.float64)
+        generator = torch.Generator().manual_seed(0)
+        X, new = (low + (high - low) * torch.rand(n, 3, generator=generator, dtype=torch.float64) for n in (20, 7))
+        Y = (X[:, :1] * X[:, 2:]).sin()
+        options = {"members": 2, "hidden_units": 6, "max_iter": 20}
+        placed, placed_new = (
+            torch.cat([(torch.pi * (x - low) / (high - low)).cos(), (torch.pi * (x - low) / (high - low)).sin()], 1)
+            for x in (X, new)
+        )
+        mean, std = (
+            BayesianMLPRegressor(**options)
+            .fit(placed.numpy(), Y[:, 0].numpy())
+            .predict(placed_new.numpy(), return_std=True)
+        )
+        surrogate = lw.botorch.fit_surrogate(X, Y, torch.stack([low, high]), **options)
+        found = surrogate.posterior(new[:, None], observation_noise=True)
+        torch.testing.assert_close(found.mean[:, 0, 0], torch.from_numpy(mean))
+        torch.testing.assert_close(found.variance[:, 0, 0].sqrt(), torch.from_numpy(std))
+
+    def test_what_does_not_fit_is_refused(self):
+        X, y = points(9).clamp(-1, 1), torch.zeros(9, 1)
+        with pytest.raises(ValueError, match=r"shapes \(9, .\), \(9,\)"):
+            lw.botorch.fit_surrogate(X, y[:, 0], BOUNDS)
+        with pytest.raises(ValueError, match="low ends below the high"):
+            lw.botorch.fit_surrogate(X, y, BOUNDS.flip(0))
+        with pytest.raises(ValueError, match="1 of 9 rows of X are outside"):
+            lw.botorch.fit_surrogate(torch.cat([X[:8], 2 * torch.ones(1, D)]), y, BOUNDS)

@@ -8,7 +8,7 @@ from sklearn.linear_model import Ridge
 from torch import nn
 
 import lapwing as lw
-from lapwing.integrations.processes import NetworkProcess, TableProcess, process_of
+from lapwing.integrations.processes import HalfCircles, NetworkProcess, TableProcess, process_of
 from lapwing.tabular import BayesianMLPRegressor
 from lapwing.tabular.curvature import _by_weight
 from lapwing.tabular.networks import linearised
@@ -98,7 +98,32 @@ def test_several_networks_are_several_members():
     assert process.features(x).shape[:3] == (2, 2, 1)
 
 
-@pytest.mark.parametrize("make", [lambda: estimator(11), lambda: network_posterior(1)[1]], ids=["table", "network"])
+def on_circles(rows=11):
+    """A process over a box with sides of several lengths."""
+    bounds = torch.stack([torch.full((D,), -4.0), torch.arange(4.0, 4.0 + D)]).double()
+    X, y = table(rows)
+    share = (X + 4) / (bounds[1] - bounds[0]).numpy()
+    inputs = np.concatenate([np.cos(np.pi * share), np.sin(np.pi * share)], axis=1)
+    fitted = BayesianMLPRegressor(members=2, hidden_units=5, max_iter=15, verbose=False).fit(inputs, y)
+    return HalfCircles(process_of(fitted), bounds), fitted, X, inputs
+
+
+def test_a_box_is_read_as_places_on_half_circles():
+    """The mean and the variance of the mixture are those that the estimator predicts for cosines and sines."""
+    process, fitted, X, inputs = on_circles()
+    assert process.inputs == D
+    means, features = process.mean(torch.from_numpy(X)), process.features(torch.from_numpy(X))
+    mixture = fitted._mixture(inputs)
+    torch.testing.assert_close(means.mean(0), mixture.mean)
+    inside = features.square().sum(-1) + process.noise_variance(torch.from_numpy(X))
+    variance = inside.mean(0) + means.var(0, correction=0)
+    torch.testing.assert_close(variance[:, 0].sqrt(), torch.from_numpy(fitted.predict(inputs, return_std=True)[1]))
+
+
+MADE = {"table": lambda: estimator(11), "network": lambda: network_posterior(1)[1], "box": lambda: on_circles()[0]}
+
+
+@pytest.mark.parametrize("make", MADE.values(), ids=MADE)
 def test_means_and_deviations_have_gradients(make):
     """Central differences with a step of 1e-5: an error of its square, and round-off of 1e-11 over it."""
     process = process_of(make())
