@@ -14,6 +14,7 @@ SCRIPTS = sorted(FOLDER.glob("bench_*.py"))
 PEERS = FOLDER / "peers" / ".venv" / "bin" / "python"
 # scripts whose smallest cell takes long, and the shorter tests that hold what it shows
 LONG = {
+    "bench_averaged": "tests/bayes/fits/test_averaged.py",
     "bench_bandit": "tests/benchmarks/test_regressors.py",
     "bench_batch_size": "tests/linalg/test_stochastic.py",
     "bench_cold_posterior": "tests/benchmarks/test_temperature.py",
@@ -42,6 +43,7 @@ LONG = {
     "bench_natural_gradient": "tests/families/variational/test_methods.py",
     "bench_one_sample": "tests/bayes/methods/test_em.py",
     "bench_ood_scores": "tests/decisions/test_ood.py",
+    "bench_part": "tests/network/test_rest.py",
     "bench_passes": "tests/bayes/methods/test_matrix_free.py",
     "bench_pixels": "tests/network/test_pixels.py",
     "bench_ranks": "tests/ranks/test_ranks.py",
@@ -51,6 +53,7 @@ LONG = {
     "bench_symmetry_conjectures": "tests/studies/symmetry/test_joint.py",
     "bench_symmetry_data": "tests/studies/symmetry/test_model.py",
     "bench_tabular_classes": "tests/tabular/test_classifier.py",
+    "bench_tabular_seconds": "tests/tabular/test_regressor.py",
     "bench_toy": "tests/benchmarks/test_regressors.py",
     "bench_variance": "tests/network/test_laws.py",
     "bench_variational": "tests/families/variational/test_fit.py",
