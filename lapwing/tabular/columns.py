@@ -207,7 +207,7 @@ def _levels(name: str, values: list[Level | None], counted: np.ndarray) -> tuple
     known = [value for value in seen if value is not None]
     if len(known) > MOST_LEVELS:
         what = (
-            "these are dates in words: replace them by numbers, such as (pandas.to_datetime(column) - first_day).dt.days"
+            "these are dates in words: replace them by numbers, such as (pandas.to_datetime(column) - first).dt.days"
             if all(map(_is_date, known))
             else "it looks like text or identifiers; leave it out, or merge its rare labels"
         )
