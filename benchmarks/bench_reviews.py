@@ -33,7 +33,10 @@ from torch import Tensor, nn
 WORDS, LENGTH = 4000, 64
 BASE, ADAPTER = 2000, 1500  # reviews
 OTHER_TEXTS, MEMBERS = 1000, 5
-CELLS: dict[str, dict[str, Any]] = {f"seed {seed}": {"seed": seed} for seed in (1, 2, 3)}
+PARTS = ("lapwing", "laplace-torch", "networks")
+CELLS: dict[str, dict[str, Any]] = {
+    f"seed {seed}, {part}": {"seed": seed, "part": part} for seed in (1, 2, 3) for part in PARTS
+}
 Batch = dict[str, Tensor]
 Data = tuple[Batch, Tensor]
 
@@ -183,8 +186,8 @@ def theirs(model: nn.Module, train: Data, held: Data) -> Rule:
     return rule
 
 
-def rules(seed: int, train: Data) -> dict[str, Callable[[], Rule]]:
-    """What is compared, each to be made when it is its turn."""
+def rules(seed: int, part_of: str, train: Data) -> dict[str, Callable[[], Rule]]:
+    """What is compared, each to be made when it is its turn; the first adapter is the same in every part."""
     import lapwing as lw
 
     order = torch.randperm(len(train[1]), generator=torch.Generator().manual_seed(seed))
@@ -194,18 +197,22 @@ def rules(seed: int, train: Data) -> dict[str, Callable[[], Rule]]:
     before = trained(base(seed), first, epochs=4, rate=1e-3, seed=seed)
     members = [
         trained(adapted(before, 100 * seed + member), second, epochs=6, rate=2e-3, seed=100 * seed + member)
-        for member in range(MEMBERS)
+        for member in range(MEMBERS if part_of == "networks" else 1)
     ]
     model = members[0]
+    if part_of == "lapwing":
+        return {
+            "lapwing, LoRA": lambda: ours(model, second, held, lw.lora(model)),
+            "lapwing, head": lambda: ours(model, second, held, lw.last_layer(model)),
+        }
+    if part_of == "laplace-torch":
+        return {"laplace-torch, KFAC": lambda: theirs(model, second, held)}
     seen = torch.stack([logits(one, held[0]) for one in members])
     return {
         "raw": lambda: of_logits([model], 1.0),
         "temperature": lambda: of_logits([model], temperature(seen[:1], held[1])),
         "five adapters": lambda: of_logits(members, 1.0),
         "five adapters, temperature": lambda: of_logits(members, temperature(seen, held[1])),
-        "lapwing, LoRA": lambda: ours(model, second, held, lw.lora(model)),
-        "lapwing, head": lambda: ours(model, second, held, lw.last_layer(model)),
-        "laplace-torch, KFAC": lambda: theirs(model, second, held),
     }
 
 
@@ -224,7 +231,7 @@ def scored(rule: Rule, test: Data, others: Batch) -> dict[str, float]:
     return found
 
 
-def measure(seed: int) -> dict[str, Any]:
+def measure(seed: int, part: str) -> dict[str, Any]:
     from benchmarks.data.texts import fine_foods, fortunes
 
     torch.set_num_threads(1)
@@ -235,7 +242,7 @@ def measure(seed: int) -> dict[str, Any]:
     chosen = torch.randperm(len(texts), generator=torch.Generator().manual_seed(0))[:OTHER_TEXTS]
     others = read([texts[place] for place in chosen])
     found: dict[str, Any] = {}
-    for name, make in rules(seed, train).items():
+    for name, make in rules(seed, part, train).items():
         started = time.process_time()
         rule = make()
         seconds = time.process_time() - started
