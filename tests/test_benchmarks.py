@@ -16,6 +16,7 @@ PEERS = FOLDER / "peers" / ".venv" / "bin" / "python"
 LONG = {
     "bench_bandit": "tests/benchmarks/test_regressors.py",
     "bench_batch_size": "tests/linalg/test_stochastic.py",
+    "bench_botorch": "tests/integrations/test_botorch.py",
     "bench_cold_posterior": "tests/benchmarks/test_temperature.py",
     "bench_corrupted_cifar": "tests/benchmarks/test_studies.py",
     "bench_ct_angles": "tests/studies/tomography/test_angles.py",
@@ -40,8 +41,10 @@ LONG = {
     "bench_passes": "tests/bayes/methods/test_matrix_free.py",
     "bench_pixels": "tests/network/test_pixels.py",
     "bench_ranks": "tests/ranks/test_ranks.py",
+    "bench_reviews": "tests/integrations/test_huggingface.py",
     "bench_rotated_mnist": "tests/benchmarks/test_corruptions.py",
     "bench_scaling": "tests/benchmarks/test_studies.py",
+    "bench_serving": "tests/integrations/test_serving.py",
     "bench_symmetry_conjectures": "tests/studies/symmetry/test_joint.py",
     "bench_toy": "tests/benchmarks/test_regressors.py",
     "bench_variance": "tests/network/test_laws.py",
