@@ -33,7 +33,7 @@ from torch import Tensor, nn
 WORDS, LENGTH = 4000, 64
 BASE, ADAPTER = 2000, 1500  # reviews
 OTHER_TEXTS, MEMBERS = 1000, 5
-PARTS = ("lapwing", "laplace-torch", "networks")
+PARTS = ("lapwing", "networks", "laplace-torch")
 CELLS: dict[str, dict[str, Any]] = {
     f"seed {seed}, {part}": {"seed": seed, "part": part} for seed in (1, 2, 3) for part in PARTS
 }
