@@ -19,6 +19,8 @@ Chosen on other functions, one seed each: that the network reads places on half 
 Rosenbrock-4 after 40: .9 and 778; with the inputs themselves, where nearly all evaluations were in corners, 55 and, after 30, 8,600; the
 Gaussian process 13.5 and, after 30, 5,670).
 
+So far only seed 0 of the first three functions has been run, for time: one seed is no comparison, and nothing is known of the path nor of VBLL.
+
 `step, n evaluations`: processor seconds of one step on Hartmann-6 with n evaluations, fit and acquisition. Needs `make peers`.
 """
 
@@ -36,22 +38,19 @@ METHODS = ("random", "gp", "lapwing")
 ROWS = (60, 500, 2000)
 
 
-def regrets(seeds: range) -> dict[str, dict[str, Any]]:
+def regrets(seeds: range, functions: tuple[str, ...]) -> dict[str, dict[str, Any]]:
     """The cells of some seeds, all of one before the next."""
     return {
         f"{function}, seed {seed}": {"function": function, "seed": seed, "methods": METHODS}
         for seed in seeds
-        for function in FUNCTIONS
+        for function in functions
     }
 
 
 STEPS: dict[str, dict[str, Any]] = {
     f"step, {rows} evaluations": {"function": "hartmann", "rows": rows, "methods": METHODS[1:]} for rows in ROWS
 }
-VBLL: dict[str, dict[str, Any]] = {
-    f"{function}, vbll, seed 0": {"function": function, "seed": 0, "methods": ["vbll"]} for function in FUNCTIONS
-}
-CELLS = regrets(range(2)) | STEPS | regrets(range(2, 4)) | VBLL | regrets(range(4, 10))
+CELLS = regrets(range(1), FUNCTIONS[:3]) | STEPS  # so far
 
 
 def path_cost(X: Any) -> Any:  # (…, 50) in the unit cube
