@@ -80,17 +80,18 @@ def chosen() -> list[Chosen]:
         *((data, method, TEN, False) for method, data in product(("mlp", "boosting"), MORE)),
         *((data, "lapwing", [0], False) for data in LARGE),
         *(("kin8nm", "lapwing", [split], False) for split in FEW[1:]),
-        ("kin8nm", "boosting", [0], False),
-        *(("power", "boosting", [split], False) for split in FEW),
+        *((data, "boosting", [split], False) for data, split in product(LARGE, FEW)),
+        *((data, "lapwing", [1], False) for data in LARGE[1:]),
+        ("power", "lapwing", [2], False),
+        ("protein", "lapwing", [0], True),
     ]
 
 
 def to_come() -> list[Chosen]:
     """What the protocol asks beside, in the order of what is asked most; lines move to `chosen` when they have been run."""
     return [
-        *((data, "boosting", [split], False) for data, split in product(("kin8nm", "naval", "protein"), FEW)),
         *((data, "gp", [split], False) for data, split in product(LARGE, FEW)),
-        *((data, "lapwing", [split], False) for data, split in product(LARGE[1:], FEW[1:])),
+        *((data, "lapwing", [2], False) for data in ("naval", "protein")),
         *(("wine", "gp", splits, False) for splits in PARTS),
         *((data, "boosting", FEW, True) for data in SMALL),
         ("wine", "gp", FEW, True),

@@ -1,5 +1,13 @@
+import gc
+
 import pytest
 import torch
+
+
+def pytest_collection_finish() -> None:
+    """Modules and thousands of tests stay until the end: no collection of garbage need walk through them again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from lapwing.decisions.scores import SCORES, LastInputs, Scorer, Trained
+from lapwing.decisions.scores import SCORES, LastInputs, Scorer, TrainingFeatures
 from lapwing.families.monitor import Alarms
 from lapwing.network.batches import Inputs, as_batches
 from lapwing.network.jacobian import Jacobian, Network
@@ -147,7 +147,7 @@ def seen(layer: LastLayer, batches: Inputs) -> LastInputs:
     return LastInputs(features, features @ weight.mT + bias)
 
 
-def _trained(model: nn.Module, data: Any) -> tuple[LastLayer, Trained]:
+def _trained(model: nn.Module, data: Any) -> tuple[LastLayer, TrainingFeatures]:
     batches = as_batches(data)
     network = Network.of(model, last_layer(model))
     inputs, labels, count = [], [], 0
@@ -164,7 +164,7 @@ def _trained(model: nn.Module, data: Any) -> tuple[LastLayer, Trained]:
         raise ValueError(
             "the network does not end in a linear layer whose outputs are the logits: these scores need one"
         )
-    return layer, Trained(seen(layer, few), torch.cat(labels).cpu(), *_weights(layer))
+    return layer, TrainingFeatures(seen(layer, few), torch.cat(labels).cpu(), *_weights(layer))
 
 
 def _weights(layer: LastLayer) -> tuple[Tensor, Tensor]:

@@ -29,7 +29,7 @@ class LastInputs:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Trained:
+class TrainingFeatures:
     """The training examples as the last layer sees them, their labels, and the layer."""
 
     seen: LastInputs
@@ -41,22 +41,22 @@ class Trained:
 Scorer = Callable[[LastInputs], Tensor]
 
 
-def max_probability(trained: Trained) -> Scorer:  # noqa: ARG001
+def max_probability(trained: TrainingFeatures) -> Scorer:  # noqa: ARG001
     """One minus the largest probability (Hendrycks & Gimpel 2017)."""
     return lambda new: 1 - new.logits.softmax(1).amax(1)
 
 
-def entropy(trained: Trained) -> Scorer:  # noqa: ARG001
+def entropy(trained: TrainingFeatures) -> Scorer:  # noqa: ARG001
     """−Σ p log p."""
     return lambda new: torch.special.entr(new.logits.softmax(1)).sum(1)
 
 
-def energy(trained: Trained) -> Scorer:  # noqa: ARG001
+def energy(trained: TrainingFeatures) -> Scorer:  # noqa: ARG001
     """−log Σ exp(logit) (Liu et al. 2020)."""
     return lambda new: -new.logits.logsumexp(1)
 
 
-def generalised_entropy(trained: Trained) -> Scorer:  # noqa: ARG001
+def generalised_entropy(trained: TrainingFeatures) -> Scorer:  # noqa: ARG001
     """GEN, Σ pᵞ(1 − p)ᵞ over the largest probabilities, γ = 0.1 (Liu, Lochman & Zach 2023)."""
 
     def score(new: LastInputs) -> Tensor:
@@ -67,7 +67,7 @@ def generalised_entropy(trained: Trained) -> Scorer:  # noqa: ARG001
     return score
 
 
-def nearest_neighbour(trained: Trained) -> Scorer:
+def nearest_neighbour(trained: TrainingFeatures) -> Scorer:
     """KNN, the distance to the 50th nearest training example, of features of unit length (Sun et al. 2022)."""
     known = _unit(trained.seen.features)
     place = min(NEIGHBOUR, len(known))
@@ -79,7 +79,7 @@ def nearest_neighbour(trained: Trained) -> Scorer:
     return score
 
 
-def relative_mahalanobis(trained: Trained) -> Scorer:
+def relative_mahalanobis(trained: TrainingFeatures) -> Scorer:
     """The least squared Mahalanobis distance from a class, less that from all training examples (Ren et al. 2021)."""
     features = trained.seen.features
     present = trained.labels.unique()
@@ -96,7 +96,7 @@ def relative_mahalanobis(trained: Trained) -> Scorer:
     return score
 
 
-def virtual_logit(trained: Trained) -> Scorer:
+def virtual_logit(trained: TrainingFeatures) -> Scorer:
     """ViM: the norm of the features outside their principal subspace, as one more logit (Wang et al. 2022)."""
     origin = -torch.linalg.pinv(trained.weight) @ trained.bias
     shifted = trained.seen.features - origin
@@ -107,7 +107,7 @@ def virtual_logit(trained: Trained) -> Scorer:
     return lambda new: scale * ((new.features - origin) @ outside).norm(dim=1) - new.logits.logsumexp(1)
 
 
-def boundary_distance(trained: Trained) -> Scorer:
+def boundary_distance(trained: TrainingFeatures) -> Scorer:
     """fDBD: minus the mean distance to decision boundaries, relative to that from the mean (Liu & Qin 2024)."""
     centre = trained.seen.features.mean(0)
     apart = torch.cdist(trained.weight, trained.weight)
@@ -122,7 +122,7 @@ def boundary_distance(trained: Trained) -> Scorer:
     return score
 
 
-def leverage(trained: Trained) -> Scorer:
+def leverage(trained: TrainingFeatures) -> Scorer:
     """Posterior over prior variance of a last layer with unit curvature: φᵀ(ΦᵀΦ + αI)⁻¹φ α / φᵀφ.
 
     α is the mean eigenvalue of ΦᵀΦ over its examples, so that the prior counts as one example.
@@ -139,7 +139,7 @@ def leverage(trained: Trained) -> Scorer:
     return score
 
 
-SCORES: dict[str, Callable[[Trained], Scorer]] = {
+SCORES: dict[str, Callable[[TrainingFeatures], Scorer]] = {
     "max_probability": max_probability,
     "entropy": entropy,
     "energy": energy,

@@ -11,135 +11,34 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import pairwise
-from typing import Any, Literal, final
+from typing import Any, final
 
 import numpy as np
 import scipy.optimize
 import torch
 from torch import Tensor, nn
 
-from lapwing.bayes.evidence import At, ByFixedPoint, Precisions, Problem, Tuning, mackay_update
+from lapwing.bayes.evidence import At, ByFixedPoint, Precisions, Problem, mackay_update
 from lapwing.bayes.evidence.tuning import Indefinite
-from lapwing.bayes.inference import infer
-from lapwing.bayes.likelihoods import GaussianSurrogate, Likelihood
-from lapwing.bayes.linear_model import LinearisationPoint, LinearModel, Observed
-from lapwing.bayes.methods import EmpiricalFisher, Hessian
-from lapwing.bayes.methods.structured import Structure, StructuredPosterior
-from lapwing.bayes.methods.structured_fits import EvidenceAt
-from lapwing.bayes.posterior import Posterior
-from lapwing.bayes.predictive import Prediction
-from lapwing.bayes.priors import DiagonalPrior, Isotropic, Prior
-from lapwing.linalg.curvature import Curvature as StructuredCurvature
-from lapwing.linalg.operators import Dense, gram
-from lapwing.linalg.truncated import Truncated
+from lapwing.bayes.likelihoods import Likelihood
+from lapwing.bayes.priors import Isotropic
+from lapwing.families.dense_laplace import (
+    Curvature,
+    DenseLaplace,
+    checked_network,
+    laplace,
+    linearised,
+)
 from lapwing.network.batches import Batches, as_batches
-from lapwing.network.hessian import DenseCurvatures, jacobian_rows
 from lapwing.network.input_tree import outputs_at
 from lapwing.network.jacobian import Network
-from lapwing.network.kfac import Structures, root_of
-from lapwing.network.linearisation import NetworkStructures
-from lapwing.network.parameters import fingerprint
 from lapwing.runtime.progress import Report, reporter
 
 __all__ = ["Comparison", "DenseLaplace", "Regularised", "compare", "fit", "train"]
 
-Curvature = Literal["ggn", "hessian", "empirical fisher"]
-LARGEST = 5000  # weights: a dense matrix of more would take minutes
-NEARLY_ALL = 0.9  # of the weights determined: the network may be too small
 SAME = 0.05  # two effective dimensions that differ by less, relatively, are equal
 GRADIENT = 1e-5  # of the loss, in nats per unit of a weight, at which a round of optimisation ends early
-
-
-@final
-@dataclass(frozen=True)
-class GaussNewton(Structure):
-    """The Gauss-Newton matrix itself, dense, with its evidence at the network's own weights."""
-
-    evidence_at: EvidenceAt | None = "weights"
-    by_layer = False
-
-    def curvature(
-        self, model: LinearModel, rows: GaussianSurrogate, prior: DiagonalPrior, seed: int  # noqa: ARG002
-    ) -> tuple[StructuredCurvature, dict[str, Any]]:  # fmt: skip
-        """All eigenpairs."""
-        values, vectors = torch.linalg.eigh(gram(rows.features).double())
-        return Truncated(vectors, values.clamp_min(0), torch.ones_like(values)), {}
-
-    def check(self, model: LinearModel, prior: Prior) -> None:
-        """Any linearised network will do."""
-
-
-METHODS: dict[str, Structure] = {"ggn": GaussNewton(), "hessian": Hessian(), "empirical fisher": EmpiricalFisher()}
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class DenseLaplace:
-    """N(w, (M + α)⁻¹) over all weights of a small network, M by one of three curvatures, and its evidence at w.
-
-    Parameters
-    ----------
-    posterior : Posterior
-        Of the linearised network.
-    curvature : str
-        Which of the three.
-    """
-
-    posterior: Posterior
-    curvature: Curvature
-
-    @property
-    def likelihood(self) -> Likelihood:
-        """With its noise."""
-        return self.posterior.likelihood
-
-    @property
-    def precision(self) -> float:
-        """α."""
-        return float(self.posterior.prior.precision[0])
-
-    @property
-    def values(self) -> Tensor:  # (p,)
-        """The eigenvalues of M; for a Hessian some may be negative."""
-        known = self.posterior.gaussian
-        assert isinstance(known, StructuredPosterior)
-        return known.curvature.times(float(known.noise_precision)).ratios(1.0)
-
-    @property
-    def covariance(self) -> Tensor:  # (p, p)
-        """(M + α)⁻¹."""
-        return self.posterior.covariance
-
-    @property
-    def log_evidence(self) -> float:
-        """log p(y | w) − ½ α ‖w‖² + ½ p log α − ½ log det(M + α)."""
-        return self.posterior.log_evidence.value
-
-    @property
-    def effective_dimension(self) -> float:
-        """γ."""
-        return self.posterior.effective_dimension.value
-
-    @property
-    def advice(self) -> str:
-        """What γ says about the size of the network, empty where it says nothing."""
-        gamma, size = self.effective_dimension, self.posterior.map.weights
-        if gamma < NEARLY_ALL * size:
-            return ""
-        return (
-            f"the data determine nearly all weights (γ = {gamma:.1f} of {size}): the network may be too small, try a "
-            "larger one"
-        )
-
-    def functions(self, inputs: Tensor) -> Tensor:  # (draws, *outputs)
-        """Joint draws of the outputs of the linearised network, the same at every call."""
-        return self.posterior.functions(inputs)
-
-    def predict(self, inputs: Tensor) -> Prediction:
-        """The predictive distribution of the linearised network at new inputs."""
-        return self.posterior.predict(inputs)
 
 
 @final
@@ -250,8 +149,8 @@ def fit(
     True
     """
     _check_positive("precision", 1.0 if precision is None else precision)
-    linear = _linear(_checked(model), as_batches(data), likelihood)
-    return _laplace(linear, curvature, Isotropic(precision), ByFixedPoint(), draws, seed)
+    linear = linearised(checked_network(model), as_batches(data), likelihood)
+    return laplace(linear, curvature, Isotropic(precision), ByFixedPoint(), draws, seed)
 
 
 def train(
@@ -316,7 +215,7 @@ def train(
         raise ValueError(f"cycles is {cycles} and steps {steps}: expected at least one of each")
     _check_positive("start_precision", start_precision)
     batches = [(inputs.double(), targets) for inputs, targets in as_batches(data)]
-    network, report = _checked(deepcopy(model).eval().double()), reporter(progress)
+    network, report = checked_network(deepcopy(model).eval().double()), reporter(progress)
     alpha = start_precision if precision is None else precision
     _check_positive("precision", alpha)
     beta = 1.0
@@ -325,9 +224,9 @@ def train(
     done, moved = list[Cycle](), (1.0, 1.0)
     for number in range(cycles):
         network, loss = _optimised(network, batches, likelihood.with_tuned(beta**-0.5), alpha, steps)
-        linear = _linear(network, Batches(batches), likelihood)
+        linear = linearised(network, Batches(batches), likelihood)
         try:
-            known = _laplace(linear, curvature, Isotropic(), At(alpha, beta), 0, seed)
+            known = laplace(linear, curvature, Isotropic(), At(alpha, beta), 0, seed)
         except Indefinite:  # at no minimum yet: more steps first
             if number == cycles - 1:
                 raise
@@ -345,9 +244,8 @@ def train(
     if not converged:  # the last change was not followed by the weights
         alpha, beta = done[-1].precision, beta if done[-1].noise_std is None else done[-1].noise_std ** -2
     trained = _loaded(model, network)
-    known = _laplace(linear, curvature, Isotropic(), At(alpha, beta), draws, seed)
-    own = _of_network(known.posterior, _checked(trained))
-    return Regularised(trained, replace(known, posterior=own), tuple(done), converged)
+    known = laplace(linear, curvature, Isotropic(), At(alpha, beta), draws, seed)
+    return Regularised(trained, known.around(checked_network(trained)), tuple(done), converged)
 
 
 def compare(models: Mapping[str, nn.Module], data: Any, likelihood: Likelihood, **options: Any) -> Comparison:
@@ -398,36 +296,6 @@ def compare(models: Mapping[str, nn.Module], data: Any, likelihood: Likelihood, 
     return Comparison(fits, best, tuple(advice))
 
 
-def _laplace(
-    linear: LinearModel, curvature: Curvature, prior: Isotropic, tuning: Tuning, draws: int, seed: int
-) -> DenseLaplace:
-    """The posterior of a linearised network by a dense curvature, its precisions as the tuning finds them."""
-    if curvature not in METHODS:
-        raise ValueError(f"curvature is {curvature!r}, expected 'ggn', 'hessian' or 'empirical fisher'")
-    found = infer(
-        linear, prior=prior, method=METHODS[curvature], tuning=tuning, draws=draws, seed=seed, progress=False,
-        shard=False,
-    )  # fmt: skip
-    return DenseLaplace(found, curvature)
-
-
-def _of_network(posterior: Posterior, network: Network) -> Posterior:
-    """The same posterior, with the network in its own precision for predictions."""
-    feature_map = replace(posterior.map, features_at=partial(_features, network), point=_point(network))
-    return replace(posterior, map=feature_map, model=None)
-
-
-def _features(network: Network, inputs: Any) -> Dense:
-    return Dense(jacobian_rows(network, inputs, network.outputs(inputs)).flatten(0, 1))
-
-
-def _point(network: Network) -> LinearisationPoint:
-    return LinearisationPoint(
-        network.outputs, network.weights.double(), network.layout.names, network.layout.mask,
-        lambda: fingerprint(network.fixed),
-    )  # fmt: skip
-
-
 def _cycle(known: DenseLaplace, loss: float) -> Cycle:
     """What is noted of a round."""
     noise_std = None
@@ -450,23 +318,6 @@ def _wanted(problem: Problem, alpha: float, beta: float, curvature: str) -> tupl
     return float(new.prior), float(new.noise)
 
 
-def _linear(network: Network, batches: Batches, likelihood: Likelihood) -> LinearModel:
-    """A small network linearised, with its Jacobian as a matrix: to the same bits every time."""
-    inputs = torch.cat(list(batches.inputs))
-    outputs = network.outputs(inputs)
-    targets = batches.targets.reshape(likelihood.targets_shape(outputs.shape))
-    features = _features(network, inputs)
-    offset = outputs.reshape(-1).double() - features.matrix.double() @ network.weights.double()
-    observed = Observed(batches.inputs, likelihood.checked(targets, outputs.numel()))
-    return LinearModel(
-        features, targets, likelihood, offset=offset, features_at=partial(_features, network), point=_point(network),
-        structure=NetworkStructures(
-            Structures(network, batches.inputs, root_of(likelihood, targets)),
-            DenseCurvatures(network, batches.inputs, likelihood, observed),
-        ),
-    )  # fmt: skip
-
-
 def _optimised(
     network: Network, batches: list[tuple[Tensor, Tensor]], likelihood: Likelihood, alpha: float, steps: int
 ) -> tuple[Network, float]:
@@ -486,16 +337,6 @@ def _optimised(
     )  # fmt: skip
     moved = network.layout.unflatten(torch.from_numpy(found.x))
     return replace(network, fixed={**network.fixed, **moved}), float(found.fun)
-
-
-def _checked(model: nn.Module) -> Network:
-    network = Network.of(model)
-    if network.layout.size > LARGEST:
-        raise ValueError(
-            f"the network has {network.layout.size:,} weights, and dense curvatures are for at most {LARGEST:,}: use "
-            "lapwing.fit, or train_with_evidence"
-        )
-    return network
 
 
 def _loaded(model: nn.Module, network: Network) -> nn.Module:

@@ -137,7 +137,7 @@ class Surrogate(Model, FantasizeMixin):
         if not X.is_floating_point():
             raise ValueError(f"X is {X.dtype}, expected floating point numbers")
 
-    def _given(self) -> Given | None:
+    def _given(self) -> Observations | None:
         """What the observations say of the features of every member."""
         if self.observed is None:
             return None
@@ -147,7 +147,7 @@ class Surrogate(Model, FantasizeMixin):
         noise = self._noise(inputs).flatten(-2)
         factor = torch.linalg.cholesky(rows @ rows.mT + torch.diag_embed(noise))
         away = torch.linalg.solve_triangular(factor, (targets - known).flatten(-2)[..., None], upper=False)
-        return Given(torch.linalg.solve_triangular(factor, rows, upper=False), away, factor, noise)
+        return Observations(torch.linalg.solve_triangular(factor, rows, upper=False), away, factor, noise)
 
     def _located(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Mean (members, …, q, c) of every member, its features (members, …, q · c, p), and what to take from them.
@@ -177,7 +177,7 @@ class Surrogate(Model, FantasizeMixin):
 
 @final
 @dataclass(frozen=True, eq=False)
-class Given:
+class Observations:
     """Observations of n outputs, by a Cholesky factor L of their covariance."""
 
     rows: Tensor  # (members, …, n, p), L⁻¹ φ

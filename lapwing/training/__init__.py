@@ -4,22 +4,8 @@
 `train` is maximum likelihood or a posteriori for a network, `members` the same for several from different starts.
 """
 
-from lapwing.training.descent import (
-    Descent,
-    Diverged,
-    Epoch,
-    Learner,
-    Loss,
-    Optimiser,
-    Schedule,
-    Trained,
-    Weights,
-    adam,
-    log_prob,
-    loop,
-    objective,
-    train,
-)
+from lapwing.training.descent import Descent, Loss, Optimiser, Schedule, adam, log_prob, objective, train
+from lapwing.training.epochs import Diverged, Epoch, Learner, Trained, Weights, loop
 from lapwing.training.side_by_side import members
 
 __all__ = [

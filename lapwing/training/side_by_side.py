@@ -22,19 +22,8 @@ from lapwing.network.data_spec import Targets
 from lapwing.network.input_tree import outputs_at
 from lapwing.network.shuffling import Source, stacked
 from lapwing.runtime.progress import Report, reporter
-from lapwing.training.descent import (
-    Descent,
-    Diverged,
-    Loss,
-    Optimiser,
-    Schedule,
-    Weights,
-    log_prob,
-    loop,
-    tensors_of,
-    train,
-    trainable,
-)
+from lapwing.training.descent import Descent, Loss, Optimiser, Schedule, log_prob, tensors_of, train, trainable
+from lapwing.training.epochs import Diverged, Weights, loop
 
 PROBED = 2  # data with which it is tried whether a network can be mapped
 

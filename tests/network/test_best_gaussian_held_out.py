@@ -18,9 +18,10 @@ from tests.network.test_other_likelihoods import CASES
 OWN, HELD_OUT = "posterior", "posterior, precision by held-out data"
 LAPLACE = "Laplace around the network, precision by held-out data"
 CONCAVE = [name for name, case in CASES.items() if not case.expected]
+SLOW = {"your own": pytest.mark.slow}  # its derivatives are automatic; those by hand walk the same lines
 
 
-@pytest.mark.parametrize("name", CONCAVE)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=SLOW.get(name, ())) for name in CONCAVE])
 def test_the_best_point_of_the_curve_is_above_its_neighbours(name):
     """Points are found to 1e-2 nats of the bound, which moves a held-out density by no more than twice that here."""
     case = CASES[name]

@@ -38,16 +38,10 @@ DEVICE = "lazy"
 SINGLE, DOUBLE = torch.float32, torch.float64
 DATA = 3
 EVERY = {**MORE, **LAYERS}
-LISTENED = [name for name in EVERY if name not in ("attention", "owned")]  # layers left out are listed by their numbers
-PLAIN = ["mlp", "cnn", "text", "attention"]  # where no layer has a rule, one network walks the same lines as another
-SHARED = [
-    "cnn",
-    "positions",
-    "grouped",
-    "text",
-    "transposed",
-    "instance norm",
-]  # weights used at many places of a datum
+KINDS = [name for name in LAYERS if name != "owned"]  # of layers; those left out are listed by their numbers
+PLAIN = ["mlp", "text"]  # where no layer has a rule, one network walks the same lines as another
+WALKED = ["mlp", "tied", "convolutions"]  # every route of what has factors
+SHARED = ["grouped", "text", "transposed", "instance norm"]  # weights used at many places of a datum
 aten = torch.ops.aten
 INDEXING = {aten.index.Tensor, aten.index_put_.default, aten.index_put.default}
 
@@ -135,7 +129,7 @@ DIRECT, BY_FACTORS = ProductPlan(chunk=2), ProductPlan(factored_from=0, data=2)
 @pytest.mark.parametrize(
     ("name", "plan"),
     [pytest.param(name, DIRECT, id=f"{name}, direct") for name in PLAIN]
-    + [pytest.param(name, BY_FACTORS, id=f"{name}, factored") for name in sorted(FACTORED)],
+    + [pytest.param(name, BY_FACTORS, id=f"{name}, factored") for name in WALKED],
 )
 def test_jacobian(name, plan):
     j = jacobian(name, plan)
@@ -149,7 +143,7 @@ def test_jacobian_without_forward_mode(name):
     assert is_there(j @ there(j.shape[1], 3), j.T @ there(j.shape[0], 3), j.rows(1, 3))
 
 
-@pytest.mark.parametrize("name", sorted({*PLAIN, *FACTORED}))
+@pytest.mark.parametrize("name", sorted({*PLAIN, *WALKED}))
 def test_plans_are_found(name):
     with answered(True):
         plan = prepared(jacobian(name, ProductPlan())).plan
@@ -214,7 +208,7 @@ def listened(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "sharing"), [(name, "expand") for name in LISTENED] + [(name, "reduce") for name in SHARED]
+    ("name", "sharing"), [(name, "expand") for name in KINDS] + [(name, "reduce") for name in SHARED]
 )
 def test_kronecker_factors(name, sharing, listened):
     network, x, layers = listened(name)
@@ -232,7 +226,7 @@ def test_kronecker_factors(name, sharing, listened):
     assert is_there(matrix @ v, corrected @ v, variances, dtype=DOUBLE)
 
 
-@pytest.mark.parametrize("name", LISTENED)
+@pytest.mark.parametrize("name", KINDS)
 def test_squares(name, listened):
     network, x, _ = listened(name)
     weights = there(network.layout.size)

@@ -31,8 +31,7 @@ def trained(activation: type[nn.Module], x: torch.Tensor, y: torch.Tensor, seed:
     return model.eval()
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize("name", ACTIVATIONS)
+@pytest.mark.parametrize(("name", "seed"), [("tanh", 0), ("silu", 1), ("gelu", 0)])
 def test_two_moons_with_held_out_data(name, seed):
     """A memorised classifier in single precision: wide priors have no mode there, and none is needed."""
     train, held_out, test = two_moons(200, seed), two_moons(100, 10 + seed), two_moons(300, 20 + seed)

@@ -94,12 +94,12 @@ def test_every_route_gives_the_same_products(name, generator):
     jacobian, dense = jacobian_of(name, mask=name == "cnn")
     assert (jacobian.plan.factored_from < torch.inf) == (name in FACTORED)
     x, y = normal(dense.shape[1], 7, seed=1), normal(len(dense), 7, seed=2)
-    plans = [replace(jacobian.plan, chunk=chunk, factored_from=torch.inf) for chunk in (1, 3, 16)]
+    plans = [replace(jacobian.plan, chunk=chunk, factored_from=torch.inf) for chunk in (1, 3)]
     if name in FACTORED:
         plans += [replace(jacobian.plan, factored_from=0, data=data) for data in (1, 2, 5)]
     for plan in plans:
         operator = replace(jacobian, plan=plan)
-        for columns in (1, 2, 7):
+        for columns in (1, 7):
             for found, expected in (
                 (operator @ x[:, :columns], dense @ x[:, :columns]),
                 (operator.T @ y[:, :columns], dense.mT @ y[:, :columns]),

@@ -59,6 +59,8 @@ def stopped_after(writes: int, monkeypatch) -> list[str]:
 
 @pytest.mark.parametrize("kind", FITS)
 def test_a_run_stopped_before_any_of_its_files_goes_on_to_the_same_bits(kind, tmp_path, monkeypatch):
+    # a probe decides how many columns go together, by time: on a busy machine otherwise from one run to the next
+    monkeypatch.setattr("lapwing.network.jacobian.jacobian._chunk", lambda *_: 4)
     whole = fit(kind, tmp_path / "whole")
     count = len(list((tmp_path / "whole").iterdir()))
     assert count >= 7  # the start, the settings, the plan, the prior, and three steps or more
@@ -67,15 +69,14 @@ def test_a_run_stopped_before_any_of_its_files_goes_on_to_the_same_bits(kind, tm
     for writes in range(0, count, 1 if kind == "primal" else 2):
         folder = tmp_path / str(writes)
         with monkeypatch.context() as patched:
-            patched.setattr(
-                "lapwing.network.jacobian.jacobian._chunk", lambda *_: 4
-            )  # which a probe may decide otherwise
             stopped_after(writes, patched)
             with pytest.raises(Stop):
                 fit(kind, folder)
         again = fit(kind, folder)
         assert torch.equal(again.draws, whole.draws), writes
-        assert again.log_evidence == whole.log_evidence
+        assert again.log_evidence.value == whole.log_evidence.value
+        # its last bit is another now and then in two runs without any journal too, by where their numbers lie
+        assert again.log_evidence.standard_error == pytest.approx(whole.log_evidence.standard_error, rel=5e-16)
         assert again.diagnostics.data_passes == whole.diagnostics.data_passes
 
 

@@ -4,7 +4,7 @@ from lapwing.bayes.methods.exact import Exact
 from lapwing.bayes.methods.interface import Method, Run, WeightPosterior
 from lapwing.bayes.methods.iterative import CG, SGD
 from lapwing.bayes.methods.krylov import Krylov
-from lapwing.bayes.methods.structured import EKFAC, KFAC, Diagonal, EmpiricalFisher, Hessian, LowRank
+from lapwing.bayes.methods.structures import EKFAC, KFAC, Diagonal, EmpiricalFisher, Hessian, LowRank
 
 __all__ = [
     "CG",

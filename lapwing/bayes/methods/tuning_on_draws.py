@@ -25,7 +25,7 @@ from lapwing.runtime.memory import available_bytes
 from lapwing.runtime.progress import Report
 
 if TYPE_CHECKING:
-    from lapwing.bayes.methods.iterative import IterativeSampler, SampledMoments
+    from lapwing.bayes.methods.sampled import IterativeSampler, SampledMoments
 
 
 def scale_aware_start(sampler: IterativeSampler) -> Precisions:

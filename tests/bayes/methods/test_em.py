@@ -15,7 +15,8 @@ from torch import Tensor
 import lapwing as lw
 from lapwing import CG, SGD, Exact, Gaussian, Isotropic, LinearModel, infer
 from lapwing.bayes.evidence import Precisions
-from lapwing.bayes.methods import iterative, tuning_on_draws
+from lapwing.bayes.methods import tuning_on_draws
+from lapwing.bayes.methods.sampled import IterativeSampler
 from lapwing.bayes.noise import DATA, PRIOR, Noise
 
 DRAWS, NOISE = 8, torch.ones(1, dtype=torch.float64)
@@ -84,7 +85,7 @@ def standard_error(model: LinearModel, log_alpha: float) -> float:
     return float(error / (1 + by_weights - by_gamma))
 
 
-def fresh(sampler: iterative.IterativeSampler, seed: int) -> iterative.IterativeSampler:
+def fresh(sampler: IterativeSampler, seed: int) -> IterativeSampler:
     """The same sampler with other noise."""
     n, d = sampler.features.shape
     return replace(sampler, normals=Noise(seed, DATA).table(n, DRAWS), prior_noise=Noise(seed, PRIOR).rows(0, d, DRAWS))
@@ -95,7 +96,7 @@ def loop(model: LinearModel, log_start: float, seed: int, *, reuse: bool = True)
     prior, trace = Isotropic(1.0).on(model.features, NOISE), []
     method = SGD("mixed", batch_size=60, steps=300, em_steps=1)
     sampler, at = (
-        iterative.IterativeSampler.of(model.gaussian_surrogate(), prior, method, Noise(seed), DRAWS),
+        IterativeSampler.of(model.gaussian_surrogate(), prior, method, Noise(seed), DRAWS),
         Precisions(NOISE * np.exp(log_start), NOISE),
     )
     for step in range(10):
@@ -133,7 +134,7 @@ def test_reused_noise_lets_the_loop_settle():
     assert np.sqrt((moved[False] ** 2).mean()) > 0.3 * standard_error(model, truth)
 
 
-def minibatches(sampler: iterative.IterativeSampler, log_alpha: float) -> int:
+def minibatches(sampler: IterativeSampler, log_alpha: float) -> int:
     """How many bring the drawn functions within 5 % of the exact ones, to a factor of two; 5120 where none do."""
     prior = Isotropic(float(np.exp(log_alpha))).on(sampler.features, NOISE)
     w = sampler.whitened(prior, NOISE).dense()
@@ -150,9 +151,7 @@ def test_warm_starts_save_steps_and_only_with_the_same_noise(name):
     """A step of EM that moves the precision by a twentieth."""
     model = HARD[name].model
     prior, log_alpha = Isotropic(1.0).on(model.features, NOISE), exact_log_precision(model)
-    cold = iterative.IterativeSampler.of(
-        model.gaussian_surrogate(), prior, SGD("L'", batch_size=60, steps=5000), Noise(7), DRAWS
-    )
+    cold = IterativeSampler.of(model.gaussian_surrogate(), prior, SGD("L'", batch_size=60, steps=5000), Noise(7), DRAWS)
     setting = replace(prior, precision=NOISE * np.exp(log_alpha))
     warm = cold.warmed(setting, cold.solve(setting, NOISE)[0])
     there = log_alpha + 0.05

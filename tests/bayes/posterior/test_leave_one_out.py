@@ -94,7 +94,7 @@ def test_one_step_is_nearer_to_the_refit_than_none(kind):
     mode = newton(loss(kind, features, targets, counts, range(n)), torch.zeros(d).double(), 12)
     left, before = [], []
     for i in range(n):
-        refit = newton(loss(kind, features, targets, counts, [k for k in range(n) if k != i]), mode, 8)
+        refit = newton(loss(kind, features, targets, counts, [k for k in range(n) if k != i]), mode, 5)
         left.append(float((found.mean[i] - features[i] @ refit).norm()))
         before.append(float((features[i] @ (mode - refit)).norm()))
     ratio = torch.tensor(left) / torch.tensor(before)
@@ -111,7 +111,7 @@ def test_leaving_out_of_the_best_gaussian_is_nearer_to_the_refit_than_leaving_it
     posterior = inferred(kind, features, targets, counts, "expected")
     found = posterior.leave_one_out()
     left, before, widths = [], [], []
-    for i in range(n):
+    for i in range(0, n, 2):
         keep = torch.arange(n) != i
         refit = inferred(kind, features[keep], targets[keep], counts[keep], "expected")
         rows = features[i].reshape(-1, d)
