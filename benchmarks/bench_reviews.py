@@ -33,7 +33,7 @@ from torch import Tensor, nn
 WORDS, LENGTH = 4000, 64
 BASE, ADAPTER = 2000, 1500  # reviews
 OTHER_TEXTS, MEMBERS = 1000, 5
-PARTS = ("lapwing", "networks", "laplace-torch")
+PARTS = ("lapwing", "network", "five adapters", "laplace-torch")
 CELLS: dict[str, dict[str, Any]] = {
     f"seed {seed}, {part}": {"seed": seed, "part": part} for seed in (1, 2, 3) for part in PARTS
 }
@@ -197,7 +197,7 @@ def rules(seed: int, part_of: str, train: Data) -> dict[str, Callable[[], Rule]]
     before = trained(base(seed), first, epochs=4, rate=1e-3, seed=seed)
     members = [
         trained(adapted(before, 100 * seed + member), second, epochs=6, rate=2e-3, seed=100 * seed + member)
-        for member in range(MEMBERS if part_of == "networks" else 1)
+        for member in range(MEMBERS if part_of == "five adapters" else 1)
     ]
     model = members[0]
     if part_of == "lapwing":
@@ -208,9 +208,12 @@ def rules(seed: int, part_of: str, train: Data) -> dict[str, Callable[[], Rule]]
     if part_of == "laplace-torch":
         return {"laplace-torch, KFAC": lambda: theirs(model, second, held)}
     seen = torch.stack([logits(one, held[0]) for one in members])
+    if part_of == "network":
+        return {
+            "raw": lambda: of_logits([model], 1.0),
+            "temperature": lambda: of_logits([model], temperature(seen, held[1])),
+        }
     return {
-        "raw": lambda: of_logits([model], 1.0),
-        "temperature": lambda: of_logits([model], temperature(seen[:1], held[1])),
         "five adapters": lambda: of_logits(members, 1.0),
         "five adapters, temperature": lambda: of_logits(members, temperature(seen, held[1])),
     }
