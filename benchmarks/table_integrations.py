@@ -52,9 +52,12 @@ def reviews(cells: dict[str, Any]) -> str:
     by_seed: dict[int, dict[str, Any]] = {}
     for cell in cells.values():
         by_seed.setdefault(cell["arguments"]["seed"], {}).update(cell["result"])
-    each = [found for found in by_seed.values() if set(METHODS) <= found.keys()]
+    each = list(by_seed.values())
     rows = []
     for method in METHODS:
+        if not all(method in one for one in each):
+            rows.append([method, "not run", *[""] * 6])
+            continue
         found = [one[method] for one in each]
         mean = {key: statistics.mean(one[key] for one in found) for key in found[0]}
         less = [one[method]["nll"] - one["temperature"]["nll"] for one in each]
