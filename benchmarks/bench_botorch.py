@@ -35,7 +35,7 @@ import peer_environment
 START, EVALUATIONS = 10, 60
 FUNCTIONS = ("branin", "hartmann", "ackley", "path")
 METHODS = ("random", "gp", "lapwing")
-ROWS = (60, 500, 2000)
+ROWS = (60, 500)
 
 
 def regrets(seeds: range, functions: tuple[str, ...]) -> dict[str, dict[str, Any]]:
