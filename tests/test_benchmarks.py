@@ -16,6 +16,7 @@ PEERS = FOLDER / "peers" / ".venv" / "bin" / "python"
 LONG = {
     "bench_averaged": "tests/bayes/fits/test_averaged.py",
     "bench_bandit": "tests/benchmarks/test_regressors.py",
+    "bench_acquire": "tests/decisions/test_acquisition.py",
     "bench_batch_size": "tests/linalg/test_stochastic.py",
     "bench_botorch": "tests/integrations/test_botorch.py",
     "bench_cold_posterior": "tests/benchmarks/test_temperature.py",
@@ -31,6 +32,7 @@ LONG = {
     "bench_fit_memory": "tests/network/test_memory.py",
     "bench_glm": "tests/linear/test_glm.py",
     "bench_gradient_variance": "tests/linalg/test_stochastic.py",
+    "bench_influence": "tests/bayes/posterior/test_leave_one_out.py",
     "bench_kills": "tests/runtime/test_journal.py",
     "bench_label_errors": "tests/bayes/posterior/test_leave_one_out.py",
     "bench_label_issues": "tests/decisions/test_labels.py",
