@@ -10,7 +10,7 @@ from torch import nn
 import lapwing as lw
 from lapwing.decisions.layers import Mahalanobis, channel_statistics, parts_of, watched
 from lapwing.decisions.ood import Surprise
-from lapwing.decisions.scores import SCORES, LastInputs, Trained
+from lapwing.decisions.scores import SCORES, LastInputs, TrainingFeatures
 
 CLASSES, WIDTH, COUNT, NEW = 3, 5, 67, 6
 
@@ -30,7 +30,7 @@ def seen(features):
 
 def trained():
     weight, bias = layer()
-    return Trained(seen(normals(COUNT, WIDTH)), torch.arange(COUNT) % CLASSES, weight, bias)
+    return TrainingFeatures(seen(normals(COUNT, WIDTH)), torch.arange(COUNT) % CLASSES, weight, bias)
 
 
 def mahalanobis(x, centre, covariance):
