@@ -6,6 +6,7 @@ from pathlib import Path
 import harness
 import table_classes as classes
 import table_evidence as evidence
+import table_integrations as integrations
 import table_large as large
 import table_links as links
 import table_networks as networks
@@ -319,7 +320,7 @@ missing: the linear model of pictures is still ahead of both.
 
 {symmetry_data(parts["symmetry_data"])}
 {posteriors.page(parts)}{large.page(parts)}{networks.page(parts)}{evidence.page(parts)}{tomography.page(parts)}{trust.page(parts)}{tabular.page(parts)}\
-{classes.page(parts)}"""
+{classes.page(parts)}{integrations.page(parts)}"""
 
 
 def pages() -> dict[Path, str]:

@@ -250,6 +250,10 @@ class ExactPosterior(WhitenedPosterior):
         variance = self.spread(features, (features.shape[0],), full=False).spread.variance
         return variance, variance
 
+    @property
+    def knows_leverages(self) -> bool:
+        return True
+
     def check_leverages(self, *, linear: bool) -> None:
         """All leverages are known."""
 

@@ -263,6 +263,11 @@ class WeightPosterior(ABC):
         """Whether memory ended the work before its tolerance was reached."""
         return False
 
+    @property
+    def knows_leverages(self) -> bool:
+        """Whether what every datum determines of itself is known in closed form."""
+        return False
+
     def check_leverages(self, *, linear: bool) -> None:
         """Refuse where leverages are not known well enough to leave data out, of the linear model or the network."""
         del linear
