@@ -97,8 +97,8 @@ average is temperature scaling, nearly. That is why `fit` does not choose a last
 ## A part of the data that stands for all
 
 The last layer of ResNet-20 on a part of 4,000 images, without held-out data, with the gradient of the others (`rest`), without (`alone`), and as
-Laplace's approximation around the network (`network`); `benchmarks/bench_part.py`. Take the part at random: images of large loss or large leverage stand for the
-others badly. The gradient of the rest is worth much against the part alone; the network's own mean with Laplace's widths is still nearer to temperature
+Laplace's approximation around the network (`network`); `benchmarks/bench_part.py`. Take the part at random: 300 images of large loss or large leverage stand for the
+others badly, and 100 no better than others. The gradient of the rest is worth much against the part alone; the network's own mean with Laplace's widths is still nearer to temperature
 scaling here, where a part reaches few of the directions that all data determine.
 
 {part(parts["part"])}
