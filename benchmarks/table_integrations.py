@@ -116,6 +116,12 @@ Processor seconds of one step, fit and acquisition, on Hartmann's function:
 
 {steps(parts["botorch"])}
 
+### Adapters of a small transformer
+
+Fine-food reviews, two classes, a BERT of two layers with LoRA adapters; means over {seeds(parts["reviews"])}. AUROC is of aphorisms and anecdotes against test reviews.
+
+{reviews(parts["reviews"])}
+
 ### Exported predictions
 
 Digits, 64-50-10, the probit link in closed form, one thread, on a machine with other work to do.
