@@ -11,6 +11,8 @@ fewer and smaller than would be wished, for time.
 - `entropy`: the largest entropy of the model's own probabilities. `random`: by chance.
 - `scikit-activeml, BatchBALD`: `batch_bald` of scikit-activeml 1.0.1, by the probabilities of an ensemble: five networks of the same kind from other first weights, or for
   the table five of scikit-learn's MLPClassifier with 50 hidden units.
+
+Fashion-MNIST has not been run so far.
 """
 
 import harness
