@@ -78,7 +78,7 @@ def reviews(cells: dict[str, Any]) -> str:
 def seeds(cells: dict[str, Any]) -> str:
     """How many, in words of the page."""
     count = len({cell["arguments"]["seed"] for cell in cells.values()})
-    return f"{count} seeds" if count > 1 else "one seed"
+    return f"means over {count} seeds" if count > 1 else "one seed"
 
 
 def serving(cells: dict[str, Any]) -> str:
@@ -118,7 +118,7 @@ Processor seconds of one step, fit and acquisition, on Hartmann's function:
 
 ### Adapters of a small transformer
 
-Fine-food reviews, two classes, a BERT of two layers with LoRA adapters; means over {seeds(parts["reviews"])}. AUROC is of aphorisms and anecdotes against test reviews.
+Fine-food reviews, two classes, a BERT of two layers with LoRA adapters; {seeds(parts["reviews"])}. AUROC is of aphorisms and anecdotes against test reviews.
 
 {reviews(parts["reviews"])}
 
