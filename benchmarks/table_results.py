@@ -163,7 +163,7 @@ def _wrong_labels(cells: dict[str, Any]) -> tuple[str, str, str]:
 
 
 def _wrong_rows(cells: dict[str, Any]) -> tuple[str, str, str]:
-    """The same of a table, where it is behind."""
+    """The same of a table, beside cleanlab with boosting."""
     found, rival = cells["spam, symmetric, 10%"]["result"], "cleanlab, five folds, boosting"
     theirs, ours = _of_labels(found, rival)
     peer, own = _times(*(found["methods"][method]["seconds"] for method in (rival, "lapwing")))

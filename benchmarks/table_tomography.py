@@ -6,6 +6,8 @@ import statistics
 
 from table_networks import results, table
 
+DROPOUT = ", dropout"  # at the end of the name of a cell
+
 
 def digits(cells: dict) -> str:
     """Means over the digits of every number of angles and noise."""
@@ -34,17 +36,30 @@ def digits(cells: dict) -> str:
 
 
 def slices(cells: dict) -> str:
-    rows = [
-        [name, f"{r['observations']:,}", f"{r['psnr']:.1f} / {r['psnr_tv']:.1f} / {r['psnr_fbp']:.1f}",
-         f"{r['log_density']:.2f} / {r['log_density_unit']:.2f}", f"{r['z_std']:.2f}", f"{r['coverage']:.2f}",
-         f"{r['rank_correlation']:.2f}", f"{sum(r['seconds'].values()) / 60:.1f} min",
-         f"{cell['peak_memory_bytes'] / 1e9:.1f} GB"]
-        for (name, r), cell in zip(results(cells), cells.values(), strict=True)
-    ]  # fmt: skip
+    dropout = {name.removesuffix(DROPOUT): cell["result"] for name, cell in cells.items() if name.endswith(DROPOUT)}
+    rows = []
+    for name, cell in cells.items():
+        if name.endswith(DROPOUT):
+            continue
+        r, own = cell["result"], dropout.get(name, {})
+        rows.append([
+            name, f"{r['observations']:,}", f"{r['psnr']:.1f} / {r['psnr_tv']:.1f} / {r['psnr_fbp']:.1f}",
+            f"{r['log_density']:.2f} / {r['log_density_unit']:.2f}", f"{r['z_std']:.2f}",
+            known(r, "calibrated_psnr", "{:.1f}"), known(r, "calibrated_log_density", "{:.2f}"),
+            known(r, "calibrated_z_std", "{:.2f}"), known(own, "log_density", "{:.2f}"), known(own, "psnr", "{:.1f}"),
+            f"{r['coverage']:.2f}", f"{r['rank_correlation']:.2f}", f"{sum(r['seconds'].values()) / 60:.1f} min",
+            f"{cell['peak_memory_bytes'] / 1e9:.1f} GB",
+        ])  # fmt: skip
     return table(
         ["image", "line integrals", "PSNR: DIP / TV / FBP", "log-density / unit variance", "errors over error bars",
+         "calibrated: PSNR", "log-density", "errors over error bars", "dropout: log-density", "PSNR",
          "worst tenth found", "rank correlation", "time", "peak memory"], rows,
     )  # fmt: skip
+
+
+def known(result: dict, name: str, shown: str) -> str:
+    """A number, or a dash where it was not measured."""
+    return shown.format(result[name]) if name in result else "–"
 
 
 def angles(cells: dict) -> str:

@@ -103,8 +103,8 @@ def fit(
         Bytes, or a size such as "8GB", that this call may take. What is free by default.
     curvature : "expected", "mode" or "network", optional
         Where the curvature of a likelihood is taken that is not Gaussian. "expected" averages it over the posterior
-        (Gaussian variational inference), the default of `Exact()`. "mode" and "network" are Laplace's approximation at
-        the optimum of the linear model, or at the network's own outputs.
+        (Gaussian variational inference), the default of `Exact()`; `Krylov()` does so when asked. "mode" and "network"
+        are Laplace's approximation at the optimum of the linear model, or at the network's own outputs.
 
     Returns
     -------

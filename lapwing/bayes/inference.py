@@ -10,7 +10,6 @@ from typing import Any
 
 from lapwing.bayes.evidence import ByEvidence, OnHeldOut, Tuning
 from lapwing.bayes.fits import Curvature, interpolation
-from lapwing.bayes.fits.bound_search import obstacle
 from lapwing.bayes.linear_model import LinearModel, network_residual_rms
 from lapwing.bayes.long_runs import Shard, journal_of, shared
 from lapwing.bayes.methods.choosing import check_fits, choose, preflight
@@ -59,8 +58,8 @@ def infer(
         How precisions are looked for, by default `ByEvidence()`.
     curvature : "expected", "mode" or "network", optional
         Where the curvature of a likelihood is taken that is not Gaussian. "expected" averages it over the posterior
-        (Gaussian variational inference), the default of `Exact()`. "mode" and "network" are Laplace's approximation at
-        the optimum of the linear model, or at the network's own outputs.
+        (Gaussian variational inference), the default of `Exact()`; `Krylov()` does so when asked. "mode" and "network"
+        are Laplace's approximation at the optimum of the linear model, or at the network's own outputs.
 
     Returns
     -------
@@ -190,14 +189,12 @@ def _curvature(model: LinearModel, prior: Prior, method: Method, run: Run) -> Cu
     if asked is None and model.point is not None and model.point.stands_for > 1 and model.rest is None:
         return None  # the best Gaussian for a part of the data knows nothing of the rest
     free = int(prior.free(prior.group_count).sum())
-    hindrance = obstacle(model, free)
-    if not method.takes_expected_curvature:
-        hindrance = f"{type(method).__name__}() takes it at one point: leave the method out, or take Exact()"
-    if hindrance is None:
+    hindrance = method.averaging_obstacle(model, free)
+    if hindrance is None and (asked == "expected" or method.averages_by_default):
         return "expected"
     if asked == "expected":
         raise ValueError(f"the curvature cannot be averaged over the posterior: {hindrance}")
-    _refuse_rest(model, hindrance)
+    _refuse_rest(model, hindrance or f"{type(method).__name__}() takes it at one point")
     return None
 
 

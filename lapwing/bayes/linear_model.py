@@ -268,7 +268,8 @@ def check_finite(what: str, operator: LinearOperator) -> None:
     values = _stored(operator)
     if values is None or not values.numel():
         return
-    largest = values.abs().max()
+    lowest, highest = torch.aminmax(values)
+    largest = torch.maximum(-lowest, highest)
     if not bool(largest.isfinite()):
         bad = ~values.isfinite()
         row, column = _position(operator, int(bad.reshape(-1).nonzero()[0]))

@@ -12,6 +12,8 @@ from typing import final
 import torch
 from torch import Tensor
 
+from lapwing.decisions.layers import Mahalanobis
+
 NEIGHBOUR = 50  # whose distance counts
 POWER, LARGEST = 0.1, 100  # of GEN: exponent, and how many classes at most
 ROW_BLOCK = 512
@@ -21,10 +23,19 @@ RIDGE = 1e-6  # of the mean variance, added to covariances so that they can be i
 @final
 @dataclass(frozen=True, eq=False)
 class LastInputs:
-    """Examples as the last layer sees them: its inputs (n, q) and the logits (n, c) that it makes of them."""
+    """Examples as the last layer sees them: its inputs (n, q) and the logits (n, c) that it makes of them.
+
+    With numbers of the layers before, (n, k) for each part of the network.
+    """
 
     features: Tensor
     logits: Tensor
+    before: tuple[Tensor, ...] = ()
+
+    def every(self, step: int, start: int) -> LastInputs:
+        """Every so many examples, from one on."""
+        chosen = slice(start, None, step)
+        return LastInputs(self.features[chosen], self.logits[chosen], tuple(part[chosen] for part in self.before))
 
 
 @final
@@ -150,6 +161,17 @@ SCORES: dict[str, Callable[[TrainingFeatures], Scorer]] = {
     "fdbd": boundary_distance,
     "leverage": leverage,
 }
+
+
+def scorers_of(trained: TrainingFeatures) -> dict[str, Scorer]:
+    """Every score by its name, and one for each part of the network before the last layer."""
+    parts = {f"layers_{number + 1}": _of_part(trained, number) for number in range(len(trained.seen.before))}
+    return {name: make(trained) for name, make in SCORES.items()} | parts
+
+
+def _of_part(trained: TrainingFeatures, number: int) -> Scorer:
+    distance = Mahalanobis.of(trained.seen.before[number])
+    return lambda new: distance(new.before[number])
 
 
 def _unit(features: Tensor) -> Tensor:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, final
 
 import torch
+from scipy.linalg.lapack import dsyevd
 from torch import Tensor
 
 from lapwing.linalg.operators import Dense, LinearOperator, gram, row_gram
@@ -13,6 +15,7 @@ from lapwing.runtime.memory import check_memory
 
 Side = Literal["primal", "dual", "svd"]
 COARSE = 1e-8  # round-off of a Gram matrix, relative to the prior, that calls for singular values
+LARGE = 256  # rows of a matrix
 STORED_BYTES = 2**29  # eigenvectors beyond this size are not stored but made from the data
 
 
@@ -40,7 +43,7 @@ class Spectrum:
         """Whether the vectors span the whole space."""
         return self.right.shape[0] == self.right.shape[1]
 
-    @property
+    @cached_property
     def determined(self) -> Tensor:  # (rank,)
         """1/√s where s is above round-off, and 0 elsewhere."""
         return torch.where(self.values > cutoff(self.values, self.right.shape[0]), self.values, torch.inf).rsqrt()
@@ -124,8 +127,22 @@ def is_stored(d: int, rank: int) -> bool:
     return 8.0 * d * rank <= STORED_BYTES
 
 
+def eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues and eigenvectors of a symmetric matrix, which may be overwritten.
+
+    Large ones on a processor by SciPy's LAPACK, which takes two thirds of the time of torch's.
+    """
+    if matrix.device.type != "cpu" or len(matrix) < LARGE:
+        found = torch.linalg.eigh(matrix)
+        return found.eigenvalues, found.eigenvectors
+    values, vectors, failed = dsyevd(matrix.numpy().T, overwrite_a=1)  # columns first, as LAPACK has them
+    if failed:
+        raise RuntimeError(f"no eigenvalues of a matrix of {len(matrix):,} rows were found")
+    return torch.from_numpy(values), torch.from_numpy(vectors)
+
+
 def _primal(operator: LinearOperator) -> Spectrum:
-    values, vectors = torch.linalg.eigh(gram(operator))
+    values, vectors = eigh(gram(operator))
     return Spectrum(Dense(vectors), values.clamp_min(0))
 
 
@@ -135,7 +152,7 @@ def _dual(operator: LinearOperator) -> Spectrum:
 
 def by_rows(operator: LinearOperator) -> tuple[Spectrum, Tensor]:
     """The spectrum of GᵀG from GGᵀ, and U diag(√s), G in the coordinates of its row space: (n, rank)."""
-    values, left = torch.linalg.eigh(row_gram(operator))
+    values, left = eigh(row_gram(operator))
     kept = values > cutoff(values, operator.shape[1])
     values, left = values[kept], left[:, kept]
     reduced = left * values.sqrt()

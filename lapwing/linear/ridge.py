@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, final
 
@@ -14,20 +14,18 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from lapwing.bayes.evidence import ByEvidence
-from lapwing.bayes.fits import LeastSquares
 from lapwing.bayes.inference import find
 from lapwing.bayes.likelihoods import GammaHyperprior, Gaussian
 from lapwing.bayes.linear_model import LinearModel, check_finite
 from lapwing.bayes.methods import Exact, Krylov, Run
 from lapwing.bayes.methods.choosing import EXACT_SIZE
-from lapwing.bayes.methods.exact import ExactPosterior
-from lapwing.bayes.noise import SAMPLE, Noise
-from lapwing.bayes.posterior import Posterior
+from lapwing.bayes.noise import Noise
 from lapwing.bayes.posterior.leave_one_out import step_out
 from lapwing.bayes.priors import Isotropic
-from lapwing.linalg.operators import Dense, LinearOperator, as_operator, row_blocks
-from lapwing.linalg.spectral import decompose
-from lapwing.linear.fitting import centre, fitted_whole, row_weights
+from lapwing.linalg.operators import Dense, LinearOperator, as_operator
+from lapwing.linalg.spectral import Spectrum, decompose
+from lapwing.linear.fitting import Training, centre, fitted_whole, row_weights, weighted_mean
+from lapwing.linear.ridge_fit import Search, TargetFit, decomposed_fits
 from lapwing.runtime.progress import reporter
 
 DRAWS = 32  # of a matrix-free fit
@@ -43,38 +41,6 @@ class LeaveOneOutFit:
     residual: np.ndarray  # targets' shape
     mean: np.ndarray  # targets' shape
     std: np.ndarray  # targets' shape, of an observation
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class _TargetFit:
-    """One target's posterior, without the training data."""
-
-    noise_precision: float
-    prior_precision: float
-    steps: int
-    scores: tuple[float, ...]
-    mean: Tensor  # (d,)
-    exact: ExactPosterior | None  # None of a matrix-free fit, which would hold the training data
-    deviations: Tensor  # (d, draws), of a matrix-free fit; no columns where variances have a closed form
-
-    @staticmethod
-    def of(posterior: Posterior) -> _TargetFit:
-        """What is kept of a posterior."""
-        gaussian, told = posterior.gaussian, posterior.diagnostics
-        exact = None
-        if isinstance(gaussian, ExactPosterior):
-            exact = replace(gaussian, fit=LeastSquares(None))
-        return _TargetFit(
-            float(gaussian.noise_precision), float(gaussian.prior.precision), told.tuning_steps, told.evidence_trace,
-            gaussian.mean, exact, gaussian.deviations,
-        )  # fmt: skip
-
-    def variance(self, features: LinearOperator) -> Tensor:  # (rows,)
-        """The epistemic variance of every row: closed form, or the mean square of draws."""
-        if self.exact is None:
-            return (features @ self.deviations.to(features.like)).double().square().mean(1)
-        return torch.cat([self.exact.variances(rows.double()) for rows in row_blocks(features)])
 
 
 class BayesianRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
@@ -242,20 +208,7 @@ class BayesianRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
             Before `fit`.
         """
         check_is_fitted(self)
-        exact = [fit.exact for fit in self._fits if fit.exact is not None]
-        if not exact:
-            return self._stored_draws(n)
-        normals = Noise(seed, SAMPLE).rows(0, self.n_features_in_, n)
-        return self._stacked([known.mean[:, None] + known.root(normals) for known in exact])
-
-    def _stored_draws(self, n: int) -> np.ndarray:
-        available = self._fits[0].deviations.shape[1]
-        if n > available:
-            raise ValueError(f"a matrix-free fit of this size holds {available} draws, and {n} were asked for")
-        return self._stacked([fit.mean[:, None] + fit.deviations[:, :n] for fit in self._fits])
-
-    def _stacked(self, draws: list[Tensor]) -> np.ndarray:  # of (d, n) to (n, targets, d) or (n, d)
-        stacked = torch.stack(draws).permute(2, 0, 1).numpy()
+        stacked = torch.stack([fit.draws(n, seed) for fit in self._fits]).permute(2, 0, 1).numpy()
         return stacked if self.coef_.ndim == 2 else stacked[:, 0]
 
     def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
@@ -297,7 +250,7 @@ class BayesianRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
                 f"sigma_ would take {needed / 1e9:.1f} GB for {self.n_features_in_:,} features: "
                 "use predict(X, return_std=True) or sample(n), which do not need it"
             )
-        stacked = torch.stack([known.covariance() for known in exact]).numpy()
+        stacked = torch.stack([known.whitened.covariance() for known in exact]).numpy()
         return stacked if self.coef_.ndim == 2 else stacked[0]
 
     def __sklearn_tags__(self) -> Any:
@@ -310,56 +263,71 @@ class BayesianRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
             self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], multi_output=True, y_numeric=True,
             ensure_min_samples=2,
         )  # fmt: skip
-        weights = torch.from_numpy(row_weights(X, sample_weight))
         features, targets = as_operator(X), torch.from_numpy(y.reshape(len(y), -1).astype(float))
         check_finite("targets", Dense(targets))
-        if self.fit_intercept:  # else the linear model looks at them itself
-            check_finite("features", features)
-        total = weights.sum()
+        check_finite("features", features)
+        weights = None if sample_weight is None else torch.from_numpy(row_weights(X, sample_weight))
         self.X_offset_ = np.zeros(X.shape[1])
         y_offset = torch.zeros(targets.shape[1], dtype=torch.float64)
         if self.fit_intercept:
-            self.X_offset_ = (_mean_rows(features, weights) / total).numpy()
-            y_offset = (weights @ targets) / total
+            self.X_offset_ = weighted_mean(features, weights).numpy()
+            y_offset = weighted_mean(Dense(targets), weights)
+            features = centre(features, torch.from_numpy(self.X_offset_))
         self.X_scale_ = np.ones(X.shape[1])
-        centred = centre(features, torch.from_numpy(self.X_offset_))
-        self._fits = self._solve(centred, targets - y_offset, weights)
+        training = Training(features, targets - y_offset, weights)
+        self._fits = self._solve(training)
         self._set_attributes(X.dtype, y.ndim == 1, y_offset)
-        if self._fits[0].exact is not None:
-            self.leave_one_out_ = self._leave_one_out(centred, weights, targets - y_offset, y_offset)
+        self._training = training if self._fits[0].exact is not None else None
 
-    def _solve(self, centred: LinearOperator, targets: Tensor, weights: Tensor) -> tuple[_TargetFit, ...]:
+    def _solve(self, training: Training) -> tuple[TargetFit, ...]:
         """A fit of every target; the exact ones share a decomposition."""
+        tolerance = min(self.tol, 1e-3) * 1e-6
+        rows, spectrum = training.rows, None
+        if min(rows.shape) <= EXACT_SIZE:
+            spectrum = decompose(rows)
+            search = Search(
+                GammaHyperprior(self.lambda_1, self.lambda_2), GammaHyperprior(self.alpha_1, self.alpha_2),
+                self.max_iter, tolerance, self.lambda_init, self.alpha_init,
+            )  # fmt: skip
+            count = training.count - float(self.fit_intercept)  # an intercept costs one observation
+            fits = decomposed_fits(spectrum, rows, training.scaled_targets, count, search)
+            if fits is not None:
+                self._say(fits)
+                return fits
+        fits = self._inferred(training, spectrum, tolerance)
+        self._say(fits)
+        return fits
+
+    def _inferred(self, training: Training, spectrum: Spectrum | None, tolerance: float) -> tuple[TargetFit, ...]:
+        """By a linear model of every target."""
         likelihood = Gaussian(hyperprior=GammaHyperprior(self.alpha_1, self.alpha_2))
         prior = Isotropic(hyperprior=GammaHyperprior(self.lambda_1, self.lambda_2))
-        absorbed = float(self.fit_intercept)  # an intercept costs one observation
-        models = [LinearModel(centred, y, likelihood, weights=weights, absorbed=absorbed) for y in targets.mT]
-        method, draws = self._method(models)
-        tuning = ByEvidence(self.max_iter, min(self.tol, 1e-3) * 1e-6, self.lambda_init, self.alpha_init)
+        absorbed = float(self.fit_intercept)
+        models = [
+            LinearModel(training.features, y, likelihood, weights=training.weights, absorbed=absorbed)
+            for y in training.targets.mT
+        ]
+        method: Exact | Krylov = Exact(spectrum=spectrum)
+        if spectrum is None:
+            method = Krylov(rtol=1e-3, targets=training.scaled_targets)
+        draws = DRAWS if spectrum is None else 0
+        tuning = ByEvidence(self.max_iter, tolerance, self.lambda_init, self.alpha_init)
         run = Run(Noise(0), draws, tuning, reporter(None if self.verbose else False))
         found = []
         for column, model in enumerate(models):
             found.append(find(model, prior, method.for_target(column), run))
             method = method.after(found[-1].gaussian)
-        if self.verbose:
-            for posterior in found:
-                told = posterior.diagnostics
-                print(f"log evidence {told.evidence_trace[-1]:.6g} after {told.tuning_steps} steps")
-        return tuple(_TargetFit.of(posterior) for posterior in found)
+        return tuple(TargetFit.of(posterior) for posterior in found)
 
-    def _method(self, models: list[LinearModel]) -> tuple[Exact | Krylov, int]:
-        """From one decomposition of all targets, or from one Krylov space where both sides are large."""
-        rows = models[0].gaussian_surrogate().features
-        if min(rows.shape) <= EXACT_SIZE:
-            return Exact(spectrum=decompose(rows)), 0
-        return Krylov(
-            rtol=1e-3, targets=torch.stack([model.gaussian_surrogate().targets for model in models], dim=1)
-        ), DRAWS
+    def _say(self, fits: tuple[TargetFit, ...]) -> None:
+        for fit in fits if self.verbose else ():
+            print(f"log evidence {fit.scores[-1]:.6g} after {fit.steps} steps")
 
     def _set_attributes(self, dtype: Any, single: bool, y_offset: Tensor) -> None:
         def attribute(values: list[Any]) -> Any:
             return values[0] if single else np.array(values)
 
+        self._left_out: LeaveOneOutFit | None = None
         self._coefficients = torch.stack([fit.mean for fit in self._fits], dim=1)
         coef = self._coefficients.mT.numpy().astype(dtype)
         self.coef_ = coef[0] if single else coef
@@ -371,24 +339,40 @@ class BayesianRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
         intercept = y_offset.numpy() - self.X_offset_ @ self._coefficients.numpy()
         self.intercept_ = float(intercept[0]) if single else intercept
 
-    def _leave_one_out(
-        self, centred: LinearOperator, weights: Tensor, targets: Tensor, y_offset: Tensor
-    ) -> LeaveOneOutFit:
+    @property
+    def leave_one_out_(self) -> LeaveOneOutFit:
+        """Each training row predicted from the others: worked out when it is first asked for, or before pickling.
+
+        Until then the training data are kept by reference. It takes as long as a Gram matrix of X.
+        """
+        check_is_fitted(self)
+        if self._left_out is None:
+            if self._training is None:
+                raise AttributeError("a matrix-free fit has no leave_one_out_: it holds no closed form")
+            self._left_out, self._training = self._leave_one_out(self._training), None
+        return self._left_out
+
+    def __getstate__(self) -> dict[str, Any]:
+        if getattr(self, "_training", None) is not None:
+            self.leave_one_out_  # noqa: B018, needs data that are not written
+        return super().__getstate__()
+
+    def _leave_one_out(self, training: Training) -> LeaveOneOutFit:
         """Leverages include the intercept's own, w / Σw, since leaving a row out moves the centre too."""
-        columns = []
-        for fit, y in zip(self._fits, targets.mT, strict=True):
+        columns, offset = [], np.atleast_1d(self.intercept_) + self.X_offset_ @ self._coefficients.numpy()
+        weights = training.weight_column
+        for fit, y in zip(self._fits, training.targets.mT, strict=True):
             noise = fit.noise_precision
-            variance = fit.variance(centred)
+            variance = fit.variance(training.features)
             if self.fit_intercept:
                 variance = variance + 1 / (noise * weights.sum())
-            residual = y - (centred @ fit.mean.to(centred.like)).double()
+            residual = y - (training.features @ fit.mean.to(training.features.like)).double()
             root = (noise * weights).sqrt()
             step = step_out(variance[:, None, None], (noise * weights * residual)[:, None, None], root[:, None, None])
             left = residual + step.shift[:, 0, 0]
             columns.append((step.leverage, left, y - left, (step.covariance[:, 0, 0] + 1 / noise).sqrt()))
-        parts = [self._shaped(torch.stack(part, dim=1)) for part in zip(*columns, strict=True)]
-        offset = y_offset.numpy() if self.coef_.ndim == 2 else float(y_offset)
-        return LeaveOneOutFit(leverage=parts[0], residual=parts[1], mean=parts[2] + offset, std=parts[3])
+        leverage, left, mean, std = (self._shaped(torch.stack(part, dim=1)) for part in zip(*columns, strict=True))
+        return LeaveOneOutFit(leverage, left, mean + (offset if self.coef_.ndim == 2 else float(offset[0])), std)
 
     def _centred(self, X: Any) -> LinearOperator:
         check_is_fitted(self)
@@ -398,7 +382,3 @@ class BayesianRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def _shaped(self, columns: Tensor) -> np.ndarray:
         values = columns.double().numpy()
         return values if self.coef_.ndim == 2 else values[:, 0]
-
-
-def _mean_rows(features: LinearOperator, weights: Tensor) -> Tensor:
-    return features.rmatmat(weights[:, None].to(features.like))[:, 0].double()

@@ -65,8 +65,13 @@ def within(memory: float | str | None) -> Iterator[None]:
         yield
 
 
+NOTHING = 2**16  # bytes
+
+
 def check_memory(needed: float, purpose: str, advice: str) -> None:
     """Raise MemoryError before a computation that cannot fit, not after."""
+    if needed < NOTHING and _agreed.get() is None:  # to look takes longer than such a computation
+        return
     available = available_bytes()
     if needed > 0.9 * available:
         raise MemoryError(f"{purpose} needs {readable(needed)}, and {readable(available)} are available: {advice}")

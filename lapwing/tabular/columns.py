@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, final
 
 import numpy as np
@@ -165,6 +166,15 @@ def _holds_labels(name: Any, column: Any) -> bool:
     return str(column.dtype) == "category" or not (numbers and all(numbers))
 
 
+def _is_date(level: Level) -> bool:
+    """A day or time in ISO's form."""
+    try:
+        datetime.fromisoformat(str(level))
+    except ValueError:
+        return False
+    return True
+
+
 def _read_numbers(name: Any, column: Any) -> np.ndarray:  # (n,)
     try:
         numbers = column.to_numpy(dtype=float, na_value=np.nan)
@@ -196,10 +206,12 @@ def _levels(name: str, values: list[Level | None], counted: np.ndarray) -> tuple
     seen = {value for value, counts in zip(values, counted, strict=True) if counts}
     known = [value for value in seen if value is not None]
     if len(known) > MOST_LEVELS:
-        raise ValueError(
-            f"column {name!r} has {len(known)} different labels, at most {MOST_LEVELS} are taken: it looks like text "
-            "or identifiers; leave it out, or merge its rare labels"
+        what = (
+            "these are dates in words: replace them by numbers, such as (pandas.to_datetime(column) - first).dt.days"
+            if all(map(_is_date, known))
+            else "it looks like text or identifiers; leave it out, or merge its rare labels"
         )
+        raise ValueError(f"column {name!r} has {len(known)} different labels, at most {MOST_LEVELS} are taken: {what}")
     missing = [None] if None in seen else []
     return (*sorted(known, key=lambda value: (isinstance(value, str), value)), *missing)
 

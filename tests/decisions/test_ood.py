@@ -1,14 +1,16 @@
 """Scores of unfamiliar inputs against definitions written out example by example, and alarms at their rate."""
 
 import math
+import statistics
 
 import pytest
 import torch
 from torch import nn
 
 import lapwing as lw
+from lapwing.decisions.layers import Mahalanobis, channel_statistics, parts_of, watched
 from lapwing.decisions.ood import Surprise
-from lapwing.decisions.scores import SCORES, LastInputs, Trained
+from lapwing.decisions.scores import SCORES, LastInputs, TrainingFeatures
 
 CLASSES, WIDTH, COUNT, NEW = 3, 5, 67, 6
 
@@ -28,7 +30,7 @@ def seen(features):
 
 def trained():
     weight, bias = layer()
-    return Trained(seen(normals(COUNT, WIDTH)), torch.arange(COUNT) % CLASSES, weight, bias)
+    return TrainingFeatures(seen(normals(COUNT, WIDTH)), torch.arange(COUNT) % CLASSES, weight, bias)
 
 
 def mahalanobis(x, centre, covariance):
@@ -131,6 +133,39 @@ def test_surprise_is_the_share_of_higher_scores_and_grows_beyond_them():
     assert float(far[1]) == pytest.approx(-math.log(11 / 101) + 9 / 4.5)  # mean excess of 91, …, 100 above 91 is 4.5
 
 
+def test_channels_of_layers_are_summed_up_over_positions():
+    images, words = normals(3, 4, 5, 2), normals(3, 6, 7, seed=1)
+    for output, rows, last in ((images, images.reshape(3, 4, 10), False), (words, words.transpose(1, 2), True)):
+        found = channel_statistics(output, last=last)
+        expected = [[list(map(float, channel)) for channel in row] for row in rows]
+        means = torch.tensor([[statistics.fmean(one) for one in row] for row in expected], dtype=torch.float64)
+        spreads = torch.tensor([[statistics.pstdev(one) for one in row] for row in expected], dtype=torch.float64)
+        torch.testing.assert_close(found, torch.cat([means, spreads], dim=1))
+    assert torch.equal(channel_statistics(normals(3, 4), last=True), normals(3, 4))
+
+
+def test_distances_of_layers_are_those_in_the_covariance():
+    rows, new = normals(40, 5) @ normals(5, 5, seed=1), normals(6, 5, seed=2)
+    std = rows.std(0, correction=0)
+    covariance = torch.cov(rows.mT, correction=0) + 1e-3 * torch.diag(std.square())
+    expected = torch.tensor([mahalanobis(row, rows.mean(0), covariance) for row in new], dtype=torch.float64)
+    torch.testing.assert_close(Mahalanobis.of(rows)(new), expected)
+
+
+def test_layers_are_watched_in_the_order_of_their_calls_and_joined_to_few_parts():
+    with torch.random.fork_rng(devices=[]):
+        first, second = nn.Conv2d(1, 2, 3), nn.Linear(2, 3)
+    model = nn.Sequential(first, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), second)
+    with watched(model) as found:
+        model(torch.zeros(4, 1, 5, 5))
+    assert [tuple(one.shape) for one in found] == [(4, 4), (4, 3)]
+    model(torch.zeros(4, 1, 5, 5))
+    assert len(found) == 2
+    parts = parts_of([torch.full((2, 1), float(number)) for number in range(12)])
+    assert [part[0].tolist() for part in parts] == [[0, 1], [2, 3, 4], [5, 6], [7, 8, 9], [10, 11]]
+    assert parts_of([]) == ()
+
+
 def classifier():
     from lapwing.training import adam, train
 
@@ -146,7 +181,9 @@ def test_alarms_keep_to_their_rate_and_strange_inputs_are_found():
     model, x, y = classifier()
     detector = lw.ood(model, (x[:200], y[:200]), familiar=x[200:600])
     table = detector.table(x[600:])
-    assert set(table) == {*SCORES, "combined"}
+    assert set(table) == {*SCORES, "layers_1", "combined"}
+    shares = torch.stack([(-surprise(table[name])).exp() for name, surprise in detector.surprises.items()])
+    torch.testing.assert_close(table["combined"], (1 / shares).sum(0).log())
     assert torch.equal(detector.scores(x[600:]), table["combined"])
     rate = float(detector.flags(x[600:], alarm_rate=0.1).double().mean())
     k, n = 20, 200  # the share is Beta(k, n + 1 − k), and 300 new inputs are counted

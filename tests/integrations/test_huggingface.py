@@ -181,6 +181,24 @@ class TestRefused:
         with pytest.raises(ValueError, match="are quantised"):
             lw.lora(model)
 
+    def test_inputs_and_labels_of_other_shapes_and_dtypes(self):
+        model, x, y = adapted(), texts(13), torch.randint(0, 3, (13,))
+        select = lw.lora(model)
+        wrong = {
+            "13 inputs and 5 targets": (x, y[:5]),
+            r"targets of shape \(13, 4\) do not fit outputs": (x, y[:, None].expand(13, 4)),
+            "do not agree in their number of data": ({**x, "attention_mask": x["attention_mask"][:7]}, y),
+            r"does not take inputs of shape \{input_ids: Tensor \(13, 30\)": (texts(13, 30), y),
+            "does not take inputs.*scalar types": ({**x, "input_ids": x["input_ids"].float()}, y),
+            "does not take inputs.*out of range": ({**x, "input_ids": x["input_ids"] + 900}, y),
+        }
+        for message, data in wrong.items():
+            with pytest.raises(ValueError, match=message):
+                lw.fit(model, data, lw.Categorical(), select=select)
+        posterior = lw.fit(model, (x, y), lw.Categorical(), select=select, method=lw.KFAC())
+        with pytest.raises(ValueError, match="expected {input_ids.*as in the data that it was fitted with"):
+            posterior.predict({"attention_mask": x["attention_mask"]})
+
     def test_models_that_generate(self):
         small = GPT2Config(vocab_size=50, n_positions=12, n_embd=16, n_layer=1, n_head=2, pad_token_id=0, num_labels=3)
         x, y = texts(6), torch.randint(0, 50, (6, 9))

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from lapwing.linalg.operators import Dense
-from lapwing.linalg.spectral import decompose
+from lapwing.linalg.spectral import LARGE, decompose, eigh
 from lapwing.runtime import memory
 
 TALL = torch.randn(9, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -40,12 +40,23 @@ def test_rank_deficient_and_zero_matrices(side):
 
 
 def test_what_does_not_fit_into_memory_is_refused_before_it_is_tried(monkeypatch):
-    monkeypatch.setattr(memory, "available_bytes", lambda: 500)
-    message = "9 observations and 5 weights needs 900 B, and 500 B are available: use fewer columns"
+    monkeypatch.setattr(memory, "available_bytes", lambda: 50_000)
+    message = "270 observations and 50 weights needs 90 kB, and 50 kB are available: use fewer columns"
     with pytest.raises(MemoryError, match=message):
-        decompose(Dense(TALL), "primal")
+        decompose(Dense(TALL.repeat(30, 10)), "primal")
 
 
 def test_available_memory_is_a_plausible_number():
     assert 1e7 < memory.available_bytes() < 1e14
     assert memory.readable(5e15) == "5e+03 TB"
+
+
+def test_large_symmetric_matrices_are_those_of_torch(generator):
+    """By LAPACK's own driver: eigenvalues to round-off of the largest, vectors orthonormal, the matrix back."""
+    root = torch.randn(LARGE + 40, LARGE + 3, generator=generator, dtype=torch.float64)
+    matrix = root.mT @ root
+    values, vectors = eigh(matrix.clone())
+    largest = float(values.max())
+    torch.testing.assert_close(values, torch.linalg.eigvalsh(matrix), rtol=0, atol=1e-13 * largest)
+    torch.testing.assert_close(vectors.mT @ vectors, torch.eye(LARGE + 3).double(), rtol=0, atol=1e-12)
+    torch.testing.assert_close((vectors * values) @ vectors.mT, matrix, rtol=0, atol=1e-12 * largest)

@@ -13,7 +13,6 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
-from lapwing.bayes.evidence import tuning
 from lapwing.linear import BayesianRidge
 from lapwing.linear import ridge as module
 from tests.problems import linear
@@ -222,6 +221,29 @@ def test_a_fitted_model_survives_pickling():
     assert np.array_equal(again.predict(X, return_std=True)[1], model.predict(X, return_std=True)[1])
 
 
+def test_rows_left_out_are_in_the_file_though_the_data_are_not():
+    model = BayesianRidge().fit(X, Y)
+    expected = BayesianRidge().fit(X, Y).leave_one_out_
+    again = pickle.loads(pickle.dumps(model))
+    assert again._training is None
+    np.testing.assert_array_equal(again.leave_one_out_.mean, expected.mean)
+
+
+@pytest.mark.parametrize("columns", [10, 40])
+def test_the_short_way_is_that_of_the_linear_model(columns, monkeypatch):
+    """The same fit by `find`, which the estimator takes where the closed form needs more care."""
+    x, y = (X, Y) if columns == 10 else wide()
+    short = BayesianRidge(compute_score=True).fit(x, y)
+    monkeypatch.setattr(module, "decomposed_fits", lambda *_: None)
+    long = BayesianRidge(compute_score=True).fit(x, y)
+    assert short.alpha_ == pytest.approx(long.alpha_, rel=1e-7)
+    assert short.lambda_ == pytest.approx(long.lambda_, rel=1e-7)
+    assert short.scores_[-1] == pytest.approx(long.scores_[-1], rel=1e-12)
+    np.testing.assert_allclose(short.coef_, long.coef_, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(short.sigma_, long.sigma_, rtol=1e-6, atol=1e-12)
+    np.testing.assert_allclose(short.sample(4), long.sample(4), rtol=1e-6, atol=1e-7)
+
+
 def test_float32_stays_float32_and_is_close():
     model = BayesianRidge().fit(X.astype(np.float32), Y.astype(np.float32))
     assert model.coef_.dtype == np.float32
@@ -236,7 +258,7 @@ def test_an_interrupted_fit_leaves_the_estimator_as_it_was(monkeypatch):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(tuning, "maximise", interrupt)
+    monkeypatch.setattr(module, "decomposed_fits", interrupt)
     for estimator in (model, fresh):
         with pytest.raises(KeyboardInterrupt):
             estimator.fit(X[:, :4], Y)

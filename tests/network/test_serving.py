@@ -171,6 +171,10 @@ def test_what_cannot_be_exported_is_refused(tmp_path):
         posterior.export(path, X[0])
     with pytest.raises(ValueError, match="example is a ndarray"):
         posterior.export(path, X.numpy())
+    with pytest.raises(ValueError, match=r"inputs of shape \(1, 7\): expected \(n, 4\)"):
+        posterior.export(path, torch.zeros(5, 7, dtype=X.dtype))
+    with pytest.raises(ValueError, match="torch.float32 and the network's weights torch.float64"):
+        posterior.export(path, X.float())
     with pytest.raises(ValueError, match="the network is a Skip.*last_layer"):
         fitted(Skip(), LABELS, lw.Categorical()).export(path, X)
     with pytest.raises(ValueError, match="not Poisson"):

@@ -30,6 +30,7 @@ from lapwing.bayes.methods import outputs, structured_fits
 from lapwing.bayes.priors import GPrior
 from lapwing.network.jacobian import Network
 from lapwing.network.kfac import eigencorrected, factorise, root_of
+from lapwing.training import adam, train
 from tests.network.networks import NETWORKS, normal, seeded
 from tests.network.test_kfac import dense_ggn
 from tests.network.test_labels import dense_loss, dense_mode
@@ -203,6 +204,21 @@ def test_as_many_pairs_as_weights_are_exact(kind):
         same.predict(new).epistemic_variance, exact.predict(new).epistemic_variance, rtol=1e-5, atol=1e-9
     )
     assert same.verify(new).relative_error < 1e-5
+
+
+def test_a_raised_precision_is_said_to_have_another_evidence_than_models_are_compared_by():
+    x, noise = normal(60, 3, seed=0), 0.5 * normal(60, 2, seed=1)
+    y = (x[:, 0] + noise[:, 0] > 0).long() + (x[:, 1] + noise[:, 1] > 1).long()
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 3)).double()
+    model = train(model, (x, y), Categorical(), epochs=60, optimiser=adam(1e-2), progress=False)
+    posterior = fit(model, (x, y), Categorical(), method=KFAC())
+    assert "raised" in posterior.diagnostics.tuned_by
+    shown = " ".join(repr(posterior).split())
+    assert "compare models by curve.log_evidence.max()" in shown
+    assert "KFAC(sharing='expand') (as asked)" in shown
+    assert float(posterior.curve.log_evidence.max()) > posterior.log_evidence.value + 1
 
 
 @pytest.mark.parametrize("method", [Diagonal(), KFAC(), LowRank(9)], ids=repr)

@@ -96,3 +96,6 @@ def test_text_and_identifiers_are_refused():
     frame = pd.DataFrame({"name": [f"person {k}" for k in range(150)]})
     with pytest.raises(ValueError, match="column 'name' has 150 different labels.*identifiers"):
         Encoding.of(read_frame(frame), np.ones(150))
+    days = [f"2024-{1 + day // 28:02}-{1 + day % 28:02}" for day in range(150)]
+    with pytest.raises(ValueError, match=r"column 'day' has 150 different labels.*dates in words.*to_datetime"):
+        Encoding.of(read_frame(pd.DataFrame({"day": days})), np.ones(150))

@@ -12,7 +12,7 @@ import typer
 
 from lapwing.app.cli import console
 from lapwing.app.cli.jobs import Job
-from lapwing.app.cli.options import Debug, Device, Json, Model, Quiet, writable
+from lapwing.app.cli.options import Classes, Debug, Device, Json, Model, Quiet, listed, writable
 from lapwing.app.cli.studies import ct, symmetry
 
 if TYPE_CHECKING:
@@ -111,13 +111,7 @@ def fit(
     likelihood: Annotated[
         str | None, typer.Option(help="gaussian | categorical | bernoulli.", show_default="guessed from the targets")
     ] = None,
-    classes: Annotated[
-        str | None,
-        typer.Option(
-            help="Names of the classes in the order of the network's outputs, separated by commas.",
-            show_default="alphabetical",
-        ),
-    ] = None,
+    classes: Classes = None,
     noise_std: Annotated[
         float | None, typer.Option(help="Standard deviation of the noise of gaussian targets.", show_default="tuned")
     ] = None,
@@ -168,13 +162,10 @@ def fit(
                 f"model.py:make train.csv`; {WITHOUT_A_NETWORK}"
             )
         data = data or model
-        columns, named = (
-            tuple(part.strip() for part in given.split(",")) if given else None for given in (inputs, classes)
-        )
         request = Request(
-            model, data, tuple(weights or ()), target, columns, validation, test, ood, hold_out, likelihood, noise_std,
-            draws, dataset_size, seed, Job.here().device(device), name or Path(data.rpartition(":")[2]).stem,
-            shlex.join(["lapwing", *sys.argv[1:]]), max_memory, method, prior, select, named,
+            model, data, tuple(weights or ()), target, listed(inputs), validation, test, ood, hold_out, likelihood,
+            noise_std, draws, dataset_size, seed, Job.here().device(device), name or Path(data.rpartition(":")[2]).stem,
+            shlex.join(["lapwing", *sys.argv[1:]]), max_memory, method, prior, select, listed(classes),
         )  # fmt: skip
         folder = out or Path("runs") / (request.name or "run")
         if alone:
@@ -355,6 +346,7 @@ def labels(
     ] = None,
     weights: Annotated[str | None, typer.Option(help="State dict of the network: .safetensors, or .pt.")] = None,
     target: Annotated[str | None, typer.Option(help="Column of the labels.", show_default="the last one")] = None,
+    classes: Classes = None,
     count: Annotated[
         int | None, typer.Option(help="How many to list.", min=1, show_default="as many as are estimated to be wrong")
     ] = None,
@@ -368,7 +360,8 @@ def labels(
         from lapwing.app.cli.fitting import Request
 
         given = (weights,) if weights else ()
-        found = ranking.ranked(Request(model, data or model, given, target=target), table=data is None)
+        request = Request(model, data or model, given, target=target, classes=listed(classes))
+        found = ranking.ranked(request, table=data is None)
         console.answer(*ranking.written(found, count, out), json)
 
 

@@ -44,7 +44,8 @@ def written(found: LabelIssues, count: int | None, path: Path) -> tuple[list[str
     columns = {"given": given, "suggested": suggested, "probability_of_given": probability}
     predicting.write(path, columns, places.tolist())
     estimate = found.wrong_labels
-    words = [f"About {estimate.value:.0f} ± {estimate.standard_error:.0f} of {len(found.labels):,} labels look wrong."]
+    disagree = f"{estimate.value:.0f} ± {estimate.standard_error:.0f} of {len(found.labels):,} labels disagree"
+    words = [f"{disagree} with all other examples. Where classes overlap, most of these are hard, and not wrong."]
     for row, label, other, chance in list(zip(places.tolist(), given, suggested, probability, strict=True))[:SHOWN]:
         words.append(f"row {row}: labelled {label}, the others say {other} (probability of {label} {chance:.2g})")
     words.append(f"{len(places):,} listed, the most suspicious first. Wrote {path}")

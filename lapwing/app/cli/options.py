@@ -12,6 +12,22 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show where an error came f
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, mps.")]
 Model = Annotated[str | None, typer.Option(help="package.module:factory or file.py:factory of the run's network.")]
+Classes = Annotated[
+    str | None,
+    typer.Option(
+        help="Names of the classes in the order of the network's outputs, separated by commas.",
+        show_default="alphabetical",
+    ),
+]
+
+
+def listed(given: str | None) -> tuple[str, ...] | None:
+    """Names that are separated by commas.
+
+    >>> listed("ok, worn"), listed(None)
+    (('ok', 'worn'), None)
+    """
+    return tuple(part.strip() for part in given.split(",")) if given else None
 
 
 def writable(folder: Path) -> None:

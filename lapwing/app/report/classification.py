@@ -172,7 +172,7 @@ def _answered_at(risk: float, probs: np.ndarray, targets: np.ndarray) -> str:
         return f"needs {round(1 / risk) - 1:,} inputs"
     if threshold < 0:
         return "all answered"
-    return f"above {tenths(threshold)}: {tenths(float((confidence > threshold).mean()))} answered"
+    return f"{tenths(float((confidence > threshold).mean()))} answered, above {tenths(threshold)}"
 
 
 def mistakes(record: Record, evaluation: Evaluation) -> list[Html]:

@@ -115,9 +115,9 @@ def _run(record: Record, prefix: str = "") -> Child:
         ("Which inputs matter?", inputs.relevance(record)),
         ("Under shift", tables.shifted(record)),
         ("Does it recognise out-of-distribution inputs?", tables.out_of_distribution(record)),
+        ("Labels that look wrong", suspects.sections(record)),
         ("Which prior precision?", [] if record.curve is None else fit.curves(record.curve)),
         ("How was the posterior found?", [*fit.convergence(record), *fit.layers(record)]),
-        ("Labels that look wrong", suspects.sections(record)),
         ("Which training points matter?", fit.influence(record)),
         ("Choices and provenance", fit.provenance(record)),
     ]

@@ -81,10 +81,10 @@ def percent(value: float) -> str:
 def tenths(share: float) -> str:
     """A share in percent, to a tenth of one.
 
-    >>> tenths(0.12345)
-    '12.3 %'
+    >>> tenths(0.12345), tenths(0.03)
+    ('12.3 %', '3.0 %')
     """
-    return percent(round(float(share), 3))
+    return f"{100 * float(share):.1f} %"
 
 
 def number(value: float) -> str:

@@ -6,13 +6,14 @@ A `Problem` sees the model through `Moments` alone, whatever those are made from
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import final
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from lapwing.bayes.evidence.closed_form import NO_HYPERPRIOR, ClosedForm
 from lapwing.bayes.likelihoods import GammaHyperprior
 from lapwing.bayes.priors import DiagonalPrior
 from lapwing.bayes.statistics import LOWEST_RATIO, Statistics, compressed
@@ -89,6 +90,7 @@ class Problem:
     tune_noise: bool = True
     prior_hyperprior: GammaHyperprior | None = None
     noise_hyperprior: GammaHyperprior | None = None
+    closed_form: ClosedForm | None = field(default=None, repr=False)  # where the moments are sums over a spectrum
 
     def __post_init__(self) -> None:
         free = torch.as_tensor(self.tune_prior).expand(self.sizes.shape)
@@ -120,6 +122,17 @@ class Problem:
     def simple(self) -> bool:
         """Whether there is one precision and one noise, so that many settings can be looked at in one go."""
         return not self.one_by_one and len(self.counts) == len(self.sizes) == 1
+
+    @property
+    def sums(self) -> ClosedForm | None:
+        """The objective as sums over a spectrum, where it is nothing else."""
+        if self.closed_form is None or self.one_by_one:
+            return None
+        none = NO_HYPERPRIOR
+        return replace(
+            self.closed_form, prior_hyperprior=self.prior_hyperprior or none,
+            noise_hyperprior=self.noise_hyperprior or none,
+        )  # fmt: skip
 
     def objectives(self, at: Precisions, moments: Moments | None = None) -> Tensor:  # (settings,) or ()
         """The objective of every setting."""
@@ -242,6 +255,7 @@ def problem(statistics: tuple[Statistics, ...], prior: DiagonalPrior) -> Problem
         points=37 if simple else 19,
         middle=float(first.values.median()) if len(first.values) else 1.0,
         lowest_noise_ratio=first.basis.lowest_noise_ratio,
+        closed_form=ClosedForm.of(first) if simple else None,
     )
 
 

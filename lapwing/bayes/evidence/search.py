@@ -19,9 +19,6 @@ from lapwing.bayes.statistics import LOWEST_RATIO
 
 SMALLEST = 1e-300
 SCAN_DECADES = 18  # from the lowest ratio to a prior that nothing gets past
-STEP = 1e-4  # in log precision, of differences of the gradient
-NEWTON_STEPS = 20
-ROUND_OFF = 1e-12  # of the evidence
 REACHED = 0.05  # in log precision: how near to a refused point a maximum lies at the border
 
 
@@ -49,6 +46,11 @@ def scan(problem: Problem, at: Precisions) -> Precisions:
     ratios = torch.logspace(
         float(np.log10(lowest)), float(np.log10(1e5 * largest)), problem.points, dtype=torch.float64
     )
+    if problem.sums is not None and problem.tunes_prior and problem.tune_noise:
+        noises, heights = problem.sums.at_ratios(ratios.numpy())
+        best = int(np.nan_to_num(heights, nan=-np.inf, posinf=-np.inf).argmax())
+        noise = torch.tensor([noises[best]])
+        return Precisions(ratios[best] * noise, noise)
     found = at_ratios(problem, at, ratios)
     values = objectives(problem, found) if problem.simple else _stiffest_first(problem, found)
     best = int(values.nan_to_num(nan=-torch.inf, posinf=-torch.inf).argmax())
@@ -126,10 +128,9 @@ def maximise(
     if not len(x):
         return Optimum(start, 0, True, tuple(trace))
     size = max(1.0, float(problem.counts.sum()))
-    if problem.simple and problem.tunes_prior and problem.tune_noise:
-        near = _by_newton(problem, x, (lower, upper), tolerance * size, max_steps)
-        if near is not None:
-            return replace(near, at=_prune(problem, near.at), trace=(*trace, *near.trace))
+    near = _in_closed_form(problem, start, tolerance * size, max_steps)
+    if near is not None:
+        return near
     result = scipy.optimize.minimize(
         negative, x, jac=True, method="L-BFGS-B", bounds=[(lower, upper)] * len(x),
         callback=lambda intermediate_result: trace.append(-float(intermediate_result.fun)),
@@ -144,33 +145,17 @@ def maximise(
     return Optimum(found, int(result.nit), bool(flat), tuple(trace))
 
 
-def _by_newton(problem: Problem, x: np.ndarray, ends: tuple[float, float], enough: float, most: int) -> Optimum | None:
-    """The maximum of one precision and one noise by Newton steps; None where they leave the way uphill.
-
-    Moments of many settings cost what those of one do, so that differences of the gradient are the Hessian.
-    """
-    trace: list[float] = []
-    offsets = np.array([[0.0, 0.0], [STEP, 0.0], [-STEP, 0.0], [0.0, STEP], [0.0, -STEP]])
-    for step in range(min(most, NEWTON_STEPS)):
-        settings = torch.from_numpy(np.exp(x + offsets))
-        at = Precisions(settings[:, :1], settings[:, 1:])
-        moments = problem.moments(at)
-        value = float(problem.objectives(at, moments)[0])
-        if trace and value < trace[-1] - ROUND_OFF * (1 + abs(value)):
-            return None
-        trace.append(value)
-        slopes = problem.gradient(at, moments)
-        gradients = torch.cat([slopes.prior, slopes.noise], dim=1).numpy()
-        if np.abs(gradients[0]).max() <= enough:
-            return Optimum(Precisions(at.prior[0], at.noise[0]), step, True, tuple(trace))
-        hessian = np.stack([gradients[1] - gradients[2], gradients[3] - gradients[4]]) / (2 * STEP)
-        hessian = 0.5 * (hessian + hessian.T)
-        if not np.isfinite(hessian).all() or hessian[0, 0] >= 0 or np.linalg.det(hessian) <= 0:
-            return None
-        x = x - np.linalg.solve(hessian, gradients[0])
-        if not np.isfinite(x).all() or x.min() <= ends[0] or x.max() >= ends[1]:
-            return None
-    return None
+def _in_closed_form(problem: Problem, start: Precisions, enough: float, most: int) -> Optimum | None:
+    """The maximum of one precision and one noise by Newton steps; None where there are more, or they go astray."""
+    free = problem.tunes_prior and problem.tune_noise and bool(start.prior.isfinite().all())
+    if problem.sums is None or not free:
+        return None
+    prior, noise = np.log(float(start.prior)), np.log(float(start.noise))
+    found = problem.sums.maximum(prior, noise, enough=enough, most=most)
+    if found is None:
+        return None
+    at = Precisions(torch.tensor([found[0]]).double().exp(), torch.tensor([found[1]]).double().exp())
+    return Optimum(_prune(problem, at), len(found[2]) - 1, True, tuple(found[2]))
 
 
 def by_values(problem: Problem, start: Precisions) -> Optimum:

@@ -142,18 +142,12 @@ class BoundSearch:
         return (vectors * values.clamp_min(0)[:, None]) @ vectors.mT
 
     def gaussian_surrogate(self, at: Ascent) -> GaussianSurrogate:
-        """The Gaussian model with that curvature: rows SᵀΦ, of every output of a datum."""
-        features = self.model.features
-        return GaussianSurrogate.without_targets(BlockDiagonal(self.root(at).to(features.like)) @ features)
+        """The Gaussian model with that curvature."""
+        return surrogate(self.model, self.curvature(at))
 
     def root(self, at: Ascent) -> Tensor:  # (n, c, c), or (n · c, 1, 1) where each output stands alone
         """S with S Sᵀ = B, symmetric."""
-        values, vectors = torch.linalg.eigh(self.curvature(at))
-        root = (vectors * values.clamp_min(0).sqrt()[:, None]) @ vectors.mT
-        if is_alone(self.model):
-            return root
-        contrasts = self.model.likelihood.contrasts(self.model.outputs)
-        return contrasts @ root @ contrasts.mT
+        return root_of(self.model, self.curvature(at))
 
     def network_curvature(self) -> Tensor:  # (n, k, k)
         """B at the network's own outputs."""
@@ -208,7 +202,7 @@ class BoundSearch:
         """How far the bound moves where it is averaged over other points: in nats."""
         found, rows = at.at, self.rows
         std = exp(-0.5 * found.log_precision)
-        again = _averages(self.model, FRESH)(rows.offset + std * found.outputs, std**2 * found.variances, ALL)
+        again = averages_of(self.model, FRESH)(rows.offset + std * found.outputs, std**2 * found.variances, ALL)
         there = float(rows.weights @ again.log_density) + rows.added(found.mean, found.log_precision)
         return abs(there - found.averages.log_density)
 
@@ -239,7 +233,7 @@ def contrast_rows(model: LinearModel, prior: DiagonalPrior, group: int, columns:
     n, k, _ = columns.design.shape
     rest = None if model.rest is None else _rest_seen(model, prior, prior.group_of == group, columns, given)
     return ContrastRows(
-        columns.design, given.design, columns.left_out, _offset(model, (n, k)), _weights(model), _averages(model),
+        columns.design, given.design, columns.left_out, offset_of(model, (n, k)), weights_of(model), averages_of(model),
         rest=rest,
     )  # fmt: skip
 
@@ -263,13 +257,13 @@ def _softening(model: LinearModel, design: Design) -> Softening:
         flat, shape = targets.reshape(-1), slopes.reshape(-1).shape
         return Softening(
             design,
-            _weights(model),
+            weights_of(model),
             -slopes.reshape(-1, 1),
             lambda changes: of.softened(changes.reshape(shape), flat)[:, None],
         )
     contrasts = of.contrasts(model.outputs)
     return Softening(
-        design, _weights(model), -slopes @ contrasts,
+        design, weights_of(model), -slopes @ contrasts,
         lambda changes: of.softened(changes @ contrasts.mT, targets) @ contrasts,
     )  # fmt: skip
 
@@ -316,6 +310,26 @@ def contrasted(model: LinearModel, scale: Tensor) -> Tensor:  # (n, k, d)
     return contrasts.mT @ rows.reshape(-1, c, rows.shape[1])
 
 
+def surrogate(model: LinearModel, curvature: Tensor) -> GaussianSurrogate:  # (n, k, k)
+    """The Gaussian model with a curvature of the contrasts: rows SᵀΦ, of every output of a datum."""
+    features = model.features
+    return GaussianSurrogate.without_targets(BlockDiagonal(root_of(model, curvature).to(features.like)) @ features)
+
+
+def root_of(model: LinearModel, curvature: Tensor) -> Tensor:  # (n, k, k) -> (n, c, c)
+    """S with S Sᵀ = B, symmetric, in outputs."""
+    values, vectors = torch.linalg.eigh(curvature)
+    return in_outputs(model, (vectors * values.clamp_min(0).sqrt()[:, None]) @ vectors.mT)
+
+
+def in_outputs(model: LinearModel, blocks: Tensor) -> Tensor:  # (n, k, k) -> (n, c, c)
+    """Matrices of the contrasts as matrices of the outputs."""
+    if is_alone(model):
+        return blocks
+    contrasts = model.likelihood.contrasts(model.outputs)
+    return contrasts @ blocks @ contrasts.mT
+
+
 def is_alone(model: LinearModel) -> bool:
     """Whether each target has one output of its own."""
     return model.targets.numel() == model.features.shape[0]
@@ -327,7 +341,8 @@ def stored_features(model: LinearModel) -> LinearOperator:
     return features if isinstance(features, Dense) else Dense(features.rows(0, features.shape[0]))
 
 
-def _offset(model: LinearModel, shape: tuple[int, int]) -> Tensor:  # (n, k)
+def offset_of(model: LinearModel, shape: tuple[int, int]) -> Tensor:  # (n, k)
+    """Outputs at weights of zero, in contrasts."""
     if model.offset is None:
         return torch.zeros(shape, dtype=torch.float64)
     if is_alone(model):
@@ -335,11 +350,12 @@ def _offset(model: LinearModel, shape: tuple[int, int]) -> Tensor:  # (n, k)
     return model.offset.double().reshape(shape[0], -1) @ model.likelihood.contrasts(model.outputs)
 
 
-def _weights(model: LinearModel) -> Tensor:  # (n,)
+def weights_of(model: LinearModel) -> Tensor:  # (n,)
+    """How often each row of contrasts counts."""
     return model.row_counts if is_alone(model) else model.weights.reshape(-1)
 
 
-def _averages(model: LinearModel, seed: int = 0) -> Expected:
+def averages_of(model: LinearModel, seed: int = 0) -> Expected:
     """E log p and its derivatives, of contrasts (n, k) with covariances (n, k, k) of some data."""
     of, targets = model.likelihood, model.targets
     if is_alone(model):

@@ -13,6 +13,7 @@ from lapwing.bayes import evidence
 from lapwing.bayes.diagnostics import Diagnostics
 from lapwing.bayes.evidence import ByEvidence, Optimum, Precisions, Problem, largest_value
 from lapwing.bayes.fits import Fit, Packed, fit_of
+from lapwing.bayes.fits.bound_search import obstacle
 from lapwing.bayes.fits.newton import AS_NEEDED, NewtonSteps
 from lapwing.bayes.likelihoods import Likelihood
 from lapwing.bayes.linear_model import LinearModel
@@ -66,7 +67,11 @@ class Exact(Method):
     spectrum: Spectrum | None = field(default=None, repr=False, compare=False)  # of the features, where it is known
     newton: NewtonSteps = field(default=AS_NEEDED, repr=False)  # to the mode, where the noise is not Gaussian
     takes_no_draws = True
-    takes_expected_curvature = True
+    averages_by_default = True
+
+    def averaging_obstacle(self, model: LinearModel, groups: int) -> str | None:
+        """What a search over a matrix of the features cannot hold."""
+        return obstacle(model, groups)
 
     def check(self, model: LinearModel, prior: Prior) -> None:  # noqa: ARG002
         """Refuse a decomposition of many outputs a datum that cannot fit, before any of their Jacobian is made."""
@@ -244,6 +249,10 @@ class ExactPosterior(WhitenedPosterior):
     def bounds(self, features: LinearOperator) -> tuple[Tensor, Tensor]:
         variance = self.spread(features, (features.shape[0],), full=False).spread.variance
         return variance, variance
+
+    @property
+    def knows_leverages(self) -> bool:
+        return True
 
     def check_leverages(self, *, linear: bool) -> None:
         """All leverages are known."""

@@ -76,7 +76,7 @@ class Run:
 class Method(ABC):
     """A way to find a posterior, as a value: what has parameters is passed to `infer` as one of these."""
 
-    takes_expected_curvature: ClassVar[bool] = False  # whether it can average the curvature over the posterior
+    averages_by_default: ClassVar[bool] = False  # whether it averages the curvature over the posterior unasked
     takes_no_draws: ClassVar[bool] = False  # whether draws=0 is possible: others learn the effective dimension by them
 
     @abstractmethod
@@ -87,6 +87,10 @@ class Method(ABC):
 
     def check(self, model: LinearModel, prior: Prior) -> None:  # noqa: B027
         """Refuse what this method cannot do, before any work."""
+
+    def averaging_obstacle(self, model: LinearModel, groups: int) -> str | None:  # noqa: ARG002
+        """Why a curvature cannot be averaged over the posterior, with so many free precisions; None where it can."""
+        return f"{type(self).__name__}() takes it at one point: leave the method out, or take Exact() or Krylov()"
 
     def needed_bytes(self, model: LinearModel, draws: int) -> float:  # noqa: ARG002
         """Memory beside the data that is needed at least; 0 where it is checked on the way."""
@@ -257,6 +261,11 @@ class WeightPosterior(ABC):
     @property
     def is_cut_short(self) -> bool:
         """Whether memory ended the work before its tolerance was reached."""
+        return False
+
+    @property
+    def knows_leverages(self) -> bool:
+        """Whether what every datum determines of itself is known in closed form."""
         return False
 
     def check_leverages(self, *, linear: bool) -> None:

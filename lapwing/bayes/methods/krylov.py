@@ -14,7 +14,8 @@ from lapwing.bayes import evidence
 from lapwing.bayes.diagnostics import Diagnostics
 from lapwing.bayes.evidence import Optimum, Precisions, Problem
 from lapwing.bayes.evidence.fixed_point import LARGEST_STEP, at_the_weights, determined, rough_enough, secant
-from lapwing.bayes.fits import Fit, LaplaceAtMode, LaplaceAtPoint, Packed, fit_of
+from lapwing.bayes.fits import AveragedOverDraws, Fit, LaplaceAtMode, LaplaceAtPoint, Packed, averaged, fit_of
+from lapwing.bayes.fits.averaged import Drawn, DrawnSearch, Draws
 from lapwing.bayes.fits.newton import AS_NEEDED, NewtonSteps
 from lapwing.bayes.likelihoods import GaussianSurrogate
 from lapwing.bayes.linear_model import LinearModel
@@ -122,6 +123,10 @@ class Krylov(Method):
         if several or model.noise_groups > 1:
             raise ValueError(ONE_EACH)
 
+    def averaging_obstacle(self, model: LinearModel, groups: int) -> str | None:
+        """What a search over draws cannot hold, or do."""
+        return averaged.obstacle(model, groups)
+
     def needed_bytes(self, model: LinearModel, draws: int) -> float:
         """That of one step."""
         return space_bytes(model.features, draws, steps=1)
@@ -130,7 +135,7 @@ class Krylov(Method):
         """By one space, large enough for the precisions that it is tuned to."""
         check_adjoint(model.features, generator=torch.Generator().manual_seed(0))
         on = run.prior_on(prior, model)
-        fit = fit_of(model, on, self.newton, run.curvature)
+        fit = self._fit(model, on, run)
         posterior, optimum = self._tuning(fit, prior, run)(self, fit, on, model, prior, run)
         if posterior.is_cut_short and self.fallback is not None:
             because = "the basis of a Krylov space would not fit into memory"
@@ -138,9 +143,16 @@ class Krylov(Method):
         told = replace(run.described(model, posterior.prior, optimum), mode_passes=posterior.diagnostics.mode_passes)
         return posterior.at(posterior.prior, posterior.noise_precision, told)
 
+    def _fit(self, model: LinearModel, on: DiagonalPrior, run: Run) -> Fit:
+        if run.curvature != "expected":
+            return fit_of(model, on, self.newton, run.curvature)
+        return AveragedOverDraws(DrawnSearch.of(model, SpaceDraws(self, run), run.report), on)
+
     def _tuning(self, fit: Fit, prior: Prior, run: Run) -> Any:
         """How precisions are found: with a space for each, with a mode for each, or in one space alone."""
         by_evidence = prior.tuned and run.tuning.by_evidence
+        if isinstance(fit, AveragedOverDraws):
+            return _tuned_by_draws
         if isinstance(fit, LaplaceAtMode):
             return _tuned_by_spaces
         return _tuned_by_modes if by_evidence and not fit.is_closed_form else _tuned_in_space
@@ -432,6 +444,38 @@ def _tuned_by_spaces(
     found = replace(on, precision=optimum.at.prior)
     fit = fit.at(found, unit)
     return KrylovPosterior.of(space(fit, found), fit, found, unit, run), optimum
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class SpaceDraws(Draws):
+    """Draws from a space that is made for every curvature, always with the same noise."""
+
+    method: Krylov
+    run: Run
+
+    def of_posterior(self, fit: Fit, prior: DiagonalPrior) -> Drawn:
+        run, frame = self.run, frame_of(fit, prior)
+        ritz = space_at(fit, prior, 1.0, run.noise, run.draws, self.method.growth, None)
+        noise = prior_noise(frame, run.noise, run.draws)
+        known = whiten((statistics_of(ritz, fit),), frame, torch.ones(1, dtype=torch.float64), noise)
+        gamma, log_det = (known.trace_of(part).value for part in (lambda k: k / (1 + k), torch.log1p))
+        return Drawn(known.deviations(noise).double(), gamma, log_det, KrylovPreconditioner(ritz, known.values))
+
+
+def _tuned_by_draws(
+    method: Krylov, fit: Fit, on: DiagonalPrior, model: LinearModel, prior: Prior, run: Run
+) -> tuple[KrylovPosterior, Optimum]:
+    """Curvature and mean averaged over draws, and the precision with them where it is free."""
+    del model
+    assert isinstance(fit, AveragedOverDraws)
+    assert fit.search is not None
+    turn = fit.search.run(on, None, tune=prior.tuned)
+    unit, found = torch.ones(1, dtype=torch.float64), replace(on, precision=turn.precision)
+    fit = replace(fit, prior=found, known=turn)
+    ritz = space_at(fit, found, 1.0, run.noise, run.draws, method.growth, run.report)
+    optimum = Optimum(Precisions(turn.precision, unit), turn.turns, turn.converged, (turn.bound,))
+    return KrylovPosterior.of(ritz, fit, found, unit, run), optimum
 
 
 def _begun(fit: Fit, on: DiagonalPrior, method: Krylov, run: Run) -> Ritz:

@@ -59,7 +59,7 @@ class Answering:
     def __repr__(self) -> str:
         return (
             f"answers above a confidence of {self.threshold:.3f}: {self.coverage:.0%} of {self.validation_size} "
-            f"validation examples; a new input is answered wrongly with probability {self.risk:g} at most"
+            f"validation examples\na new input is answered wrongly with probability {self.risk:g} at most"
         )
 
 

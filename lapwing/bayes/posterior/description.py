@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ SIMPLER = {
 }
 RANKED = "The posterior ranks inputs (novelty, mutual_information)."
 RAISED = "evidence, raised so that training labels stay likely"
+DEFAULTS = re.compile(r"(?:, )?\w+=None")  # arguments of a method that say nothing
 FAR = 1.5  # times the noise that the linear model leaves
 TUNED = {
     "given": "set by you",
@@ -41,7 +43,7 @@ def described(posterior: Posterior) -> str:
     told, prior = posterior.diagnostics, posterior.prior
     lines = [
         f"Posterior over {posterior.map.weights:,} weights, from {examples(posterior)}",
-        f"  method              {told.method} ({told.why})",
+        f"  method              {DEFAULTS.sub('', told.method)} ({told.why})",
         f"  prior precision     {listed(prior.precision)}{_pruned(prior)} ({TUNED.get(told.tuned_by, told.tuned_by)})",
         *_edge(told),
         f"  {_noise(posterior)}",

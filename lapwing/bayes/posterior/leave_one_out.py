@@ -14,6 +14,7 @@ from lapwing.bayes.likelihoods.interface import counted
 from lapwing.bayes.linear_model import LinearModel
 from lapwing.bayes.methods.interface import WeightPosterior
 from lapwing.bayes.methods.outputs import OutputUncertainty
+from lapwing.bayes.posterior.verification import covariance_times
 from lapwing.bayes.predictive import Observation, Prediction
 from lapwing.linalg.operators import LinearOperator
 
@@ -126,7 +127,10 @@ def step_out(covariance: Tensor, slope: Tensor, root: Tensor, complement: Tensor
 
 
 def influence(posterior: Posterior, inputs: Any, mean: Mean) -> Tensor:  # (n, *outputs)
-    """f(x) − f₋ᵢ(x) at new inputs x for every training datum i: φ Σ φ_iᵀ u_i."""
+    """f(x) − f₋ᵢ(x) at new inputs x for every training datum i: φ Σ φ_iᵀ u_i, or to first order φ Σ φ_iᵀ g_i."""
+    gaussian = posterior.gaussian
+    if mean == "linear" and gaussian.has_residuals and not gaussian.knows_leverages:
+        return _by_output(posterior, _first_order(posterior, inputs))
     found = left_out(posterior, mean)
     model, source, _ = _source(posterior, mean)
     features = posterior.map.features(inputs)
@@ -135,7 +139,20 @@ def influence(posterior: Posterior, inputs: Any, mean: Mean) -> Tensor:  # (n, *
         torch.einsum("bm,bmr->br", found.pull[data], rows @ solved)
         for data, rows in _data(model.features, len(found.pull))
     ]
-    change = torch.cat(parts)
+    return _by_output(posterior, torch.cat(parts))
+
+
+def _first_order(posterior: Posterior, inputs: Any) -> Tensor:  # (n, r)
+    """By one solve for each output at the inputs and one pass over the data, without a leverage."""
+    model, of = posterior.training_model("influence"), posterior.likelihood
+    features = posterior.map.features(inputs)
+    solved, _ = covariance_times(posterior, features.rows(0, features.shape[0]).double())
+    slope = of.gradient(_outputs_at_mean(posterior, posterior.gaussian), model.targets, model.weights)
+    shares = (model.features @ solved.to(model.features.like)).double()  # (n · m, r)
+    return (shares * slope.reshape(-1, 1)).unflatten(0, (len(model.targets), -1)).sum(1)
+
+
+def _by_output(posterior: Posterior, change: Tensor) -> Tensor:  # (n, r) -> (n, *outputs)
     outputs = posterior.map.outputs
     return change if outputs is None else change.unflatten(1, (-1, outputs))
 
@@ -151,10 +168,16 @@ def _source(posterior: Posterior, mean: Mean) -> tuple[LinearModel, WeightPoster
         if model.point.through_zero:
             raise ValueError(NOT_AROUND)
         return model, gaussian, posterior.likelihood.reshape_outputs(model.outputs_at_point(), model.targets)
+    return model, gaussian.with_curvature_at_mean(), _outputs_at_mean(posterior, gaussian)
+
+
+def _outputs_at_mean(posterior: Posterior, gaussian: WeightPosterior) -> Tensor:
+    """Those of the linear model at its training data."""
+    model = posterior.training_model("leave-one-out predictions")
     flat = (model.features @ gaussian.mean.to(model.features.like)).double()
     if model.offset is not None:
         flat = flat + model.offset.double()
-    return model, gaussian.with_curvature_at_mean(), posterior.likelihood.reshape_outputs(flat, model.targets)
+    return posterior.likelihood.reshape_outputs(flat, model.targets)
 
 
 def _covariances(source: WeightPosterior, features: LinearOperator, n: int, m: int) -> tuple[Tensor, OutputUncertainty]:

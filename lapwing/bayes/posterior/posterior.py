@@ -584,7 +584,9 @@ class Posterior:
     def influence(self, inputs: Any, *, mean: Mean = "linear") -> Tensor:  # (n, *outputs)
         """What every training datum adds to the outputs at a few new inputs: f(x) − f(x) without it.
 
-        Exact for Gaussian noise and one step otherwise, as in `leave_one_out`.
+        By `Exact()` exact for Gaussian noise and one step otherwise, as in `leave_one_out`. By `Krylov()` and `CG()`,
+        which know no leverages, to first order in the weight of a datum (an infinitesimal jackknife), without a matrix:
+        one solve for each output at the inputs and one pass over the training data.
 
         Parameters
         ----------

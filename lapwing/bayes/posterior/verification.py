@@ -41,14 +41,20 @@ class Verification:
 def verify(posterior: Posterior, inputs: Any, count: int) -> Verification:
     """The variances of the first few outputs beside those by conjugate gradients on the data."""
     posterior.training_model("verify")
-    features, std = posterior.map.features(inputs), posterior.prior.std
+    features = posterior.map.features(inputs)
     rows = features.rows(0, min(count, features.shape[0])).double()
-    scaled = _whitened_rows(posterior)
+    solved, rtol = covariance_times(posterior, rows)
+    return Verification(posterior.gaussian.variances(rows), (rows.mT * solved).sum(0), rtol)
+
+
+def covariance_times(posterior: Posterior, rows: Tensor) -> tuple[Tensor, float]:  # (r, d) -> (d, r)
+    """The covariance of the weights times rows, by conjugate gradients on the data, and its relative tolerance."""
+    std, scaled = posterior.prior.std, _whitened_rows(posterior)
     whitened = (std * rows).mT.to(scaled.like)
     system = Diagonal(torch.ones_like(std).to(scaled.like)) + scaled.T @ scaled
     rtol = 1e-8 if scaled.like.dtype == torch.float64 else 1e-5  # as far as products in this precision go
     solution = ConjugateGradients(rtol=rtol, max_steps=20 * len(std) + 200).solve(system, whitened).checked()
-    return Verification(posterior.gaussian.variances(rows), (whitened * solution).double().sum(0), rtol)
+    return std[:, None] * solution.double(), rtol
 
 
 def residuals(posterior: Posterior) -> Tensor:  # (1 + draws,)

@@ -305,9 +305,17 @@ def gram(operator: LinearOperator) -> Tensor:  # (d, d)
     total, start = torch.zeros(d, d, dtype=torch.float64, device=operator.like.device), 0
     for rows in row_blocks(operator):
         block, stop = rows.double(), start + len(rows)
-        total.addmm_(block.mT, check_product(operator, block.new_ones(1), block, rows=(start, stop)))
+        total += _products(check_product(operator, block.new_ones(1), block, rows=(start, stop)))
         start = stop
     return total
+
+
+def _products(block: Tensor) -> Tensor:  # (n, d) -> (d, d)
+    """BᵀB: NumPy sees that it is symmetric and halves the work, torch does not."""
+    if block.device.type != "cpu":
+        return block.mT @ block
+    values = block.numpy()
+    return torch.from_numpy(values.T @ values)
 
 
 def row_gram(operator: LinearOperator, elements: int = ROW_ELEMENTS) -> Tensor:  # (n, n)

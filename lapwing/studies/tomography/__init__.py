@@ -10,6 +10,7 @@ The data flow, top to bottom:
     what the priors believe               tv_samples, predcp_samples, filter_samples
     + FilterPrior, TvPredCp               tune: variances, lengthscales and noise by Type-II MAP
     = a posterior over the image          quantify -> ImagePosterior: std, samples, patches, density
+    + rays that were held out             calibrate -> Calibration: which mean, and how much wider its error bars
     and where to look next                next_angles
 
 `study` does all of it; `lapwing.studies.tomography.page.write` makes its page.
@@ -17,6 +18,7 @@ The data flow, top to bottom:
 
 from lapwing.studies.tomography.angles import next_angles
 from lapwing.studies.tomography.baselines import dropout_image_prior
+from lapwing.studies.tomography.calibration import Calibration, calibrate
 from lapwing.studies.tomography.classical import Fitted, cgls, fbp, tv
 from lapwing.studies.tomography.deep_image_prior import Reconstruction, Settings, deep_image_prior
 from lapwing.studies.tomography.expected_tv import TvPredCp, difference_moments, expected_tv, sweep
@@ -35,6 +37,7 @@ from lapwing.studies.tomography.type_ii.result import TypeII
 from lapwing.studies.tomography.unet import UNet
 
 __all__ = [
+    "Calibration",
     "FanBeam",
     "FilterPrior",
     "Fitted",
@@ -52,6 +55,7 @@ __all__ = [
     "TvPredCp",
     "TypeII",
     "UNet",
+    "calibrate",
     "cgls",
     "deep_image_prior",
     "difference_moments",

@@ -82,6 +82,8 @@ def _summary(found: Study) -> Html:
     spread, size = z_std(found), found.scan.size
     angles = found.scan.projector.shape[0]
     words = f"{size} × {size} pixels from {angles} angles of {found.scan.projector.shape[1]} rays each."
+    if found.calibration is not None:
+        words = f"{words} {found.calibration.words()}"
     if spread is None:
         return h("p", words, " The truth is not known, so nothing is scored.")
     share = found.floor / (found.floor + float(found.posterior.std.square().mean()))

@@ -48,6 +48,8 @@ class ImagePosterior:
         (size, size).
     linear_mean : Tensor
         Of the linear model, (size, size).
+    scale : float
+        By which standard deviations were multiplied, as by a calibration.
 
     Examples
     --------
@@ -68,6 +70,7 @@ class ImagePosterior:
     mean: Tensor = field(repr=False)  # (size, size), the network's own image
     std: Tensor = field(repr=False)  # (size, size)
     linear_mean: Tensor = field(repr=False)  # (size, size), of the linear model
+    scale: float = 1.0  # by which standard deviations were multiplied
 
     @property
     def exact(self) -> bool:
@@ -78,13 +81,23 @@ class ImagePosterior:
         """The same error bars about the linear model's own mean: the better image where a network was stopped early."""
         return replace(self, mean=self.linear_mean)
 
+    def as_linearised(self) -> ImagePosterior:
+        """Before any calibration: about the network's own image, with the standard deviations of the linear model."""
+        return replace(self.widened(1 / self.scale), mean=self.linear.reconstruction.image)
+
+    def widened(self, scale: float) -> ImagePosterior:
+        """The same with standard deviations, draws and covariances multiplied by a scale, or its square."""
+        if not (math.isfinite(scale) and scale > 0):
+            raise ValueError(f"scale is {scale}, expected a positive number")
+        return replace(self, std=scale * self.std, scale=scale * self.scale)
+
     def deviations(self, draws: int | None = None) -> Tensor:  # (draws, size, size)
         """Joint draws of the image about its mean: those of the posterior, or any number of a closed form."""
         features = self.posterior.map.features_at(None)
         weights = self.posterior.gaussian.deviations
         if draws is not None:
             weights = (self.posterior.sample(draws) - self.posterior.mean).mT
-        return (features @ weights).mT.reshape(-1, *self.mean.shape)
+        return self.scale * (features @ weights).mT.reshape(-1, *self.mean.shape)
 
     def samples(self, draws: int | None = None) -> Tensor:  # (draws, size, size)
         """Joint draws of the image."""
@@ -103,7 +116,7 @@ class ImagePosterior:
             for left in range(0, size, side):
                 pixels = numbers[top : top + side, left : left + side].reshape(-1)
                 if drawn is None:
-                    yield pixels, _covariance(self.posterior, features, pixels)
+                    yield pixels, self.scale**2 * _covariance(self.posterior, features, pixels)
                 else:
                     sampled = drawn[:, pixels].mT @ drawn[:, pixels] / len(drawn)
                     yield pixels, (sampled + sampled.diagonal().diag()) / 2 if len(pixels) > 1 else sampled

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lapwing.runtime.progress import Report, reporter
 from lapwing.studies.tomography.baselines import SampledImages, dropout_image_prior, unit_log_density
+from lapwing.studies.tomography.calibration import EVERY, Calibration, calibrate
 from lapwing.studies.tomography.classical import cgls, fbp, tv
 from lapwing.studies.tomography.deep_image_prior import Reconstruction, Settings, deep_image_prior
 from lapwing.studies.tomography.expected_tv import TvPredCp, difference_moments
@@ -51,6 +52,9 @@ class Plan:
         Number of draws.
     seed : int
         Of all random numbers.
+    hold_out : int, optional
+        One of so many angles is held out to calibrate the error bars, which takes a second network; None for bars as
+        they are.
 
     Examples
     --------
@@ -66,6 +70,7 @@ class Plan:
     dropout: bool = True
     draws: int = 64
     seed: int = 0
+    hold_out: int | None = EVERY
 
 
 @final
@@ -84,7 +89,9 @@ class Study:
     tuned : TypeII
         Hyperparameters.
     posterior : ImagePosterior
-        Of the image.
+        Of the image, calibrated where the plan says so.
+    calibration : Calibration or None
+        What rays that were held out say of it.
     dropout : SampledImages or None
         By a network with dropout.
     floor : float
@@ -108,6 +115,7 @@ class Study:
     reconstruction: Reconstruction
     tuned: TypeII
     posterior: ImagePosterior
+    calibration: Calibration | None
     dropout: SampledImages | None
     floor: float  # added to every variance of a test density
     seconds: dict[str, float]
@@ -117,12 +125,15 @@ class Study:
         truth = self.scan.truth
         if truth is None:
             return {}
-        images = {**self.images, "DIP": self.posterior.mean, "DIP, linear mean": self.posterior.linear_mean}
-        found = {name: {"psnr": psnr(image, truth), "ssim": ssim(image, truth)} for name, image in images.items()}
-        found["DIP"]["log_density"] = self.posterior.log_density(truth, floor=self.floor)
-        about = self.posterior.about_linear_mean()
-        found["DIP, linear mean"]["log_density"] = about.log_density(truth, floor=self.floor)
-        found["DIP, unit variance"] = {**found["DIP"], "log_density": unit_log_density(self.posterior.mean, truth)}
+        found = {name: {"psnr": psnr(image, truth), "ssim": ssim(image, truth)} for name, image in self.images.items()}
+        before = self.posterior.as_linearised()
+        posteriors = {"DIP": before, "DIP, linear mean": before.about_linear_mean()}
+        if self.calibration is not None:
+            posteriors["DIP, calibrated"] = self.posterior
+        for name, post in posteriors.items():
+            density = post.log_density(truth, floor=self.floor)
+            found[name] = {"psnr": psnr(post.mean, truth), "ssim": ssim(post.mean, truth), "log_density": density}
+        found["DIP, unit variance"] = {**found["DIP"], "log_density": unit_log_density(before.mean, truth)}
         if self.dropout is not None:
             mean = self.dropout.mean
             density = self.dropout.log_density(truth, floor=self.floor)
@@ -236,7 +247,12 @@ def study(
     lap("hyperparameters")
     posterior = quantify(linear, tuned.prior, tuned.noise_std, draws=plan.draws, seed=plan.seed, progress=progress)
     lap("posterior")
+    calibration = None
+    if plan.hold_out is not None:
+        calibration = calibrate(linear, tuned, every=plan.hold_out, seed=plan.seed + 1, progress=progress)
+        posterior = calibration.applied(posterior)
+    lap("calibration")
     dropout = dropout_image_prior(scan, plan.settings, seed=plan.seed, progress=progress) if plan.dropout else None
     lap("dropout")
     floor = stabiliser(scan.projector, scan.noise_std or tuned.noise_std)
-    return Study(scan, images, found, tuned, posterior, dropout, floor, seconds)
+    return Study(scan, images, found, tuned, posterior, calibration, dropout, floor, seconds)

@@ -45,7 +45,15 @@ def test_a_network_and_its_data(table, tmp_path):
         "        return torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.Tanh(), torch.nn.Linear(16, 3))\n"
     )
     found = called(
-        f"{tmp_path / 'own_labels.py'}:make", table, "--count", 2, "--out", tmp_path / "suspects.csv", "--json"
+        f"{tmp_path / 'own_labels.py'}:make",
+        table,
+        "--classes",
+        "setosa, versicolor, virginica",
+        "--count",
+        2,
+        "--out",
+        tmp_path / "suspects.csv",
+        "--json",
     )
     assert found.exit_code == 0, found.output
     assert json.loads(found.output)["suspects"][0] == 7

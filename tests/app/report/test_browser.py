@@ -124,7 +124,7 @@ def test_tables_are_not_cut_on_a_desktop(browser, pages, width, kind):
 
 def test_tables_are_sorted_by_a_click_on_their_head(browser, pages):
     with Visit(browser, pages["classification"]) as visit:
-        table = visit.page.locator("table.sortable").filter(has_text="the others say").first
+        table = visit.page.locator("table.sortable").filter(has_text="leverage").first
         head = table.locator("thead th").filter(has_text="leverage")
         read = lambda: [float(cell) for cell in table.locator("tbody tr td:nth-of-type(3)").all_inner_texts()]  # noqa: E731
         before = read()

@@ -376,7 +376,7 @@ def test_thresholds_with_a_guarantee_are_the_lowest_that_keep_to_it():
     record = records.Record("coins", "classification", (records.classification("test", targets, {"lapwing": probs}),))
     text = report.page([record])
     for risk, wrong in (("1 %", 60), ("2 %", 50), ("5 %", 20)):
-        cell = f"above {tenths(confidence[wrong])}: {tenths((98 - wrong) / 99)} answered"
+        cell = f"{tenths((98 - wrong) / 99)} answered, above {tenths(confidence[wrong])}"
         assert f'<th scope="row">{risk}</th><td>{cell}</td>' in text
     assert '<th scope="row">10 %</th><td>all answered</td>' in text
     few = records.classification("test", targets[:60], {"lapwing": probs[:60]})
@@ -408,11 +408,11 @@ def test_the_most_confident_mistakes_come_first():
     elsewhere = dataclasses.replace(record.evaluations[0], places=np.array([4, 7, 11, 30]))
     assert '<th scope="row">11</th><td>cat</td>' in report.page([dataclasses.replace(record, evaluations=(elsewhere,))])
     text = report.page([record])
-    rows = re.findall(r">(\d)</th><td>(cat|dog)</td><td>(\d+ %)</td><td>(cat|dog)</td><td>(\d+ %)</td>", text)
+    rows = re.findall(r">(\d)</th><td>(cat|dog)</td><td>([\d.]+ %)</td><td>(cat|dog)</td><td>([\d.]+ %)</td>", text)
     assert rows == [
-        ("2", "cat", "99 %", "dog", "1 %"),
-        ("0", "cat", "90 %", "dog", "10 %"),
-        ("3", "dog", "60 %", "cat", "40 %"),
+        ("2", "cat", "99.0 %", "dog", "1.0 %"),
+        ("0", "cat", "90.0 %", "dog", "10.0 %"),
+        ("3", "dog", "60.0 %", "cat", "40.0 %"),
     ]
 
 

@@ -231,6 +231,26 @@ def test_influence_of_labels_is_one_newton_step(kind, d):
         torch.testing.assert_close(found[i], new @ (mode - stepped), rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.parametrize("method", [lw.Krylov(), lw.CG(rtol=1e-9)], ids=["Krylov", "CG"])
+@pytest.mark.parametrize("kind", ["numbers", "classes"])
+def test_influence_without_leverages_is_the_slope_in_the_weight_of_a_datum(kind, method):
+    features, targets, counts = labelled("classes", n=11, d=7)
+    likelihood = lw.Categorical() if kind == "classes" else lw.Gaussian(0.6)
+    targets = targets if kind == "classes" else normal(11, 3, seed=4)
+    rows, new = features.reshape(-1, 7), normal(2, 3, 7, seed=9)
+
+    def inferred(weights, method):
+        model = lw.LinearModel(rows, targets, likelihood, weights=weights)
+        return lw.infer(model, prior=lw.Isotropic(PRECISION), method=method, curvature="mode")
+
+    found = inferred(counts, method).influence(new.reshape(-1, 7))
+    assert found.shape == (11, 2, 3)
+    for i in (0, 7):
+        step = 1e-3 * counts[i] * (torch.arange(11) == i)
+        ends = [inferred(counts + sign * step, lw.Exact()).mean for sign in (1, -1)]
+        torch.testing.assert_close(found[i], new @ (ends[0] - ends[1]) / 2e-3, rtol=1e-5, atol=1e-6)
+
+
 def test_influence_from_the_network_has_the_shape_of_its_outputs():
     model, x = network(3), normal(17, 3, seed=5)
     given = {"prior": lw.Isotropic(2.0), "curvature": "network"}

@@ -59,11 +59,12 @@ def test_dropout_spreads_and_leaves_the_network_as_it_was():
 
 def test_the_study_scores_every_method(found):
     scores = found.scores()
-    assert list(scores) == ["FBP", "CGLS", "TV", "DIP", "DIP, linear mean", "DIP, unit variance", "DIP, dropout"]
-    assert scores["DIP"]["log_density"] == pytest.approx(
+    assert list(scores) == ["FBP", "CGLS", "TV", "DIP", "DIP, linear mean", "DIP, calibrated", "DIP, unit variance", "DIP, dropout"]  # fmt: skip
+    assert scores["DIP, calibrated"]["log_density"] == pytest.approx(
         found.posterior.log_density(found.scan.truth, floor=found.floor)
     )
-    post = found.posterior
+    post = found.posterior.as_linearised()
+    assert scores["DIP"]["log_density"] == pytest.approx(post.log_density(found.scan.truth, floor=found.floor))
     error, variance = found.scan.truth - post.linear_mean, post.std.square() + found.floor
     expected = torch.distributions.Normal(0, variance.sqrt()).log_prob(error).mean()
     assert scores["DIP, linear mean"]["log_density"] == pytest.approx(float(expected))
@@ -113,7 +114,15 @@ def test_the_command_writes_a_page(tmp_path):
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)
     assert told["page"] == str(tmp_path / "report.html")
-    assert set(told["scores"]) == {"FBP", "CGLS", "TV", "DIP", "DIP, linear mean", "DIP, unit variance"}
+    assert set(told["scores"]) == {
+        "FBP",
+        "CGLS",
+        "TV",
+        "DIP",
+        "DIP, linear mean",
+        "DIP, calibrated",
+        "DIP, unit variance",
+    }
     assert (tmp_path / "network.pt").exists()  # from which it would be resumed
 
 

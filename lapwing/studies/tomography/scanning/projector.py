@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, final
 
@@ -11,7 +11,7 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
-from lapwing.linalg.operators import LinearOperator, Sparse
+from lapwing.linalg.operators import Sparse
 from lapwing.studies.tomography.scanning.geometry import FanBeam, Geometry, check_source
 
 ENTRIES = 2**22  # crossings of rays with grid lines worked on at once
@@ -73,10 +73,16 @@ class Projector:
             raise ValueError(f"the sinogram has {int((~found.isfinite()).sum())} values that are NaN or infinite")
         return found
 
-    def at(self, indices: Any) -> LinearOperator:
+    def at(self, indices: Any) -> Sparse:
         """The rows of some angles alone, by their numbers."""
         rows = torch.arange(self.shape[0] * self.shape[1]).reshape(self.shape)[torch.as_tensor(indices)].reshape(-1)
         return Sparse(self.operator.matrix[rows.numpy()])
+
+    def part(self, indices: Any) -> Projector:
+        """The same scanner at some of its angles alone, by their numbers or by a mask."""
+        chosen = torch.as_tensor(indices)
+        geometry: Any = self.geometry
+        return replace(self, geometry=replace(geometry, angles=geometry.angles[chosen]), operator=self.at(chosen))
 
     def differentiable(self, flat: Tensor) -> Tensor:  # (size²,) -> (angles · bins,)
         """A x for a tensor that records gradients, in its own precision."""
