@@ -61,7 +61,9 @@ the splits that both have, with its standard error. Methods within two of them a
 thread of a machine that others used too. Intervals of `lapwing` hold, on average over the sets, {_coverage(standard, "coverage_50")} at 50 %
 and {_coverage(standard, "coverage_90")} at 90 %. In wine, where boosting is ahead, 27 % of the test rows stand among the training rows too, number for
 number, and trees remember these: with a fifth of the training rows of splits 0 and 1 held out, boosting has an NLL of 0.47 on rows that stand among the others
-and 1.09 on those that do not, `lapwing` 0.64 and 1.07. In power, where it is ahead too, one column, the exhaust vacuum,
+and 1.09 on those that do not, `lapwing` 0.64 and 1.07. The Gaussian process is
+ahead there by its densities at such copies, which have no bound where targets are whole numbers and the noise is found to be nothing; its RMSE is 0.67.
+In power, where boosting is ahead too, one column, the exhaust vacuum,
 takes 633 values in 8,611 rows and tells records of the same time: with a tenth of the training rows of split 0 held out, the mean residual of
 the other rows with the same value takes the RMSE of one network from 3.81 to 2.91, where boosting has 2.95. Trees can tell such values apart; smooth networks
 cannot, nor do 200 units (3.76). Naval is a simulation without noise: the Gaussian process, which knows how near the training rows are, is ahead in NLL, though with 2,000 of
