@@ -17,7 +17,7 @@ demo: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m lapwing.app.demo
 
 test: $(STAMP)
-	$(TESTED) -m "not slow and not browser and not peers and not gpu"
+	$(TESTED) -m "not slow and not pages and not browser and not peers and not gpu"
 
 # opens reports in headless Chromium; needs root, or chromium and npm installed already
 browser: $(VENV)/.browser
@@ -57,11 +57,12 @@ bench: $(STAMP)
 data: $(STAMP)
 	$(BIN)/python -m benchmarks.fetch
 
-# the site, in docs/_build/html: warnings are errors, and the pages read and search without a network
+# the site, in docs/_build/html: warnings are errors, and the pages read and search without a network; then all code of
+# the pages and all examples are run
 docs: $(VENV)/.docs
 	$(BIN)/python benchmarks/table.py --check
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
-	$(BIN)/python -m pytest -q tests/test_docs.py README.md
+	$(TESTED) -q tests/test_docs.py tests/test_examples.py README.md
 	@echo "Open docs/_build/html/index.html"
 
 $(VENV)/.docs: $(STAMP)

@@ -2,10 +2,10 @@
 
 The protocol, which was committed before any score:
 
-- `cnn`: the network of `bench_few_digits.py`, case `unfinished` (2,202 weights), trained for 60 epochs on 300 MNIST digits; 500 test digits. `lenet`: LeNet-5
-  (61,706 weights), trained for 60 epochs on 100 MNIST digits; 100 test digits. (300 digits of LeNet are beyond the memory that the dense search takes.)
-- Dense: `method=Exact()`, one precision for all weights, at the maximum of the bound. By draws: `method=Krylov()`, `curvature="expected"`, with 8 to 128
-  draws, three seeds of them for `cnn`, one for `lenet`; at the dense precision, and with one of its own (`tuned`).
+- `cnn`: the network of `bench_few_digits.py`, case `unfinished` (2,202 weights), trained for 60 epochs on 100 MNIST digits; 100 test digits. (LeNet-5 on 300 digits,
+  which was meant, is beyond the memory that the dense search takes, and on 100 it took more time than there was.)
+- Dense: `method=Exact()`, one precision for all weights, at the maximum of the bound. By draws: `method=Krylov()`, `curvature="expected"`, with 8, 32 and 128
+  draws; at the dense precision, and with 32 also with one of its own (`tuned`).
 - `curvature`: the Frobenius norm of the difference of all B over that of the dense B. `mean`: the norm of the difference of the mean outputs on the training
   data over that of the dense ones. `probs`: the mean absolute difference of test probabilities, whose widths come from the draws too; the test NLL of
   both; the log evidence, the logarithm of the precision over the dense one, turns and seconds. The Jacobian is stored for both.
@@ -19,23 +19,18 @@ from typing import Any
 import bench_few_digits as few_digits
 import harness
 
-DRAWS = [8, 16, 32, 64, 128]
 CELLS: dict[str, dict[str, Any]] = {
-    "cnn, 20 digits, small": {"rows": 20, "draws": [4], "seeds": 1, "test": 20, "epochs": 2},
-    "cnn, 300 digits": {"rows": 300, "draws": DRAWS, "seeds": 3, "test": 500},
-    "lenet, 100 digits": {"rows": 100, "draws": [8, 32, 128], "seeds": 1, "test": 100, "lenet": True},
+    "cnn, 100 digits": {"rows": 100, "draws": [8, 32, 128], "test": 100},
 }
 
 
-def measure(
-    rows: int, draws: list[int], seeds: int, test: int, epochs: int = 60, lenet: bool = False
-) -> dict[str, Any]:
+def measure(rows: int, draws: list[int], test: int, epochs: int = 60) -> dict[str, Any]:
     import torch
 
     import lapwing as lw
 
     torch.set_num_threads(1)
-    linear, (x, y) = problem(rows, test, epochs, lenet)
+    linear, (x, y) = problem(rows, test, epochs)
     seconds, dense = harness.timed(lambda: lw.infer(linear, prior=lw.Isotropic(), method=lw.Exact(), draws=2))
     truth = parts(dense, linear, x)
     result: dict[str, Any] = {
@@ -43,26 +38,22 @@ def measure(
         "precision": float(dense.prior.precision[0]), "log_evidence": float(dense.log_evidence.value),
         "effective_dimension": float(dense.effective_dimension.value),
     }  # fmt: skip
-    for count in draws:
-        for seed in range(seeds):
-            for name, prior in (("fixed", lw.Isotropic(result["precision"])), ("tuned", lw.Isotropic())):
-                result[f"{count} draws, seed {seed}, {name}"] = compared(
-                    linear, prior, count, seed, (x, y), dense, truth
-                )
+    priors = {f"{count} draws": (count, lw.Isotropic(result["precision"])) for count in draws}
+    for name, (count, prior) in {**priors, "32 draws, tuned": (32, lw.Isotropic())}.items():
+        result[name] = compared(linear, prior, count, (x, y), dense, truth)
     return result
 
 
-def problem(rows: int, test: int, epochs: int, lenet: bool) -> tuple[Any, tuple[Any, Any]]:
+def problem(rows: int, test: int, epochs: int) -> tuple[Any, tuple[Any, Any]]:
     """A linearised network, its features stored, and test data."""
     import lapwing as lw
-    from benchmarks import networks
     from benchmarks.data import mnist
     from lapwing.linalg.operators import Dense
     from lapwing.network.linearisation import linearise
     from lapwing.training import adam, train
 
     task = mnist(rows, test)
-    model = networks.lenet(seed=0) if lenet else few_digits.CASES["unfinished"].network(0)
+    model = few_digits.CASES["unfinished"].network(0)
     model = train(
         model, task.train, lw.Categorical(), epochs=epochs, batch_size=64, optimiser=adam(2e-3), seed=0, progress=False
     )
@@ -79,7 +70,7 @@ def parts(posterior: Any, linear: Any, x: Any) -> dict[str, Any]:
 
 
 def compared(
-    linear: Any, prior: Any, draws: int, seed: int, test: tuple[Any, Any], dense: Any, truth: dict[str, Any]
+    linear: Any, prior: Any, draws: int, test: tuple[Any, Any], dense: Any, truth: dict[str, Any]
 ) -> dict[str, Any]:
     """One posterior by draws beside the dense one."""
     from math import log
@@ -87,9 +78,7 @@ def compared(
     import lapwing as lw
 
     seconds, found = harness.timed(
-        lambda: lw.infer(
-            linear, prior=prior, method=lw.Krylov(), curvature="expected", draws=draws, seed=seed, progress=False
-        )
+        lambda: lw.infer(linear, prior=prior, method=lw.Krylov(), curvature="expected", draws=draws, progress=False)
     )
     ours = parts(found, linear, test[0])
     errors = {name: float((ours[name] - truth[name]).norm() / truth[name].norm()) for name in ("curvature", "mean")}

@@ -177,7 +177,7 @@ PLAN = {
     "shepp-logan, 128², dropout": {"data": "shepp-logan", "size": 128, "angles": 30, "channels": 16, "steps": 1000},
     "head, 128², dropout": {"data": "head", "size": 128, "angles": 60, "channels": 16, "steps": 1000},
 }
-RUN = 9  # cells of the plan that have been run; a slice of 128² takes seven to fourteen minutes of a core
+RUN = 3  # cells of the plan that have been run; a slice of 128² takes seven to fourteen minutes of a core
 CELLS = dict(list(PLAN.items())[:RUN])
 
 if __name__ == "__main__":

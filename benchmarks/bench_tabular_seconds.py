@@ -27,7 +27,7 @@ CELLS: dict[str, dict[str, Any]] = {
     "concrete, 1 member, Haswell": {"data": "concrete", "members": 1, "repeats": 3, "kernels": AVX2},
     "concrete, 5 members, Haswell": {"data": "concrete", "members": 5, "repeats": 3, "kernels": AVX2},
 }
-TO_COME: dict[str, dict[str, Any]] = {  # to be run by name, and to be a line of `CELLS` then
+TO_COME: dict[str, dict[str, Any]] = {  # to be run by name, and a line of `CELLS` then
     "protein, 5 members": {"data": "protein", "members": 5, "repeats": 1, "kernels": OWN_CHOICE},
 }
 

@@ -7,6 +7,7 @@ import harness
 import table_classes as classes
 import table_evidence as evidence
 import table_integrations as integrations
+import table_large as large
 import table_links as links
 import table_networks as networks
 import table_posteriors as posteriors
@@ -318,7 +319,7 @@ twice bilinearly at 14 × 14 pixels is blurred, and what is blurred counts as no
 missing: the linear model of pictures is still ahead of both.
 
 {symmetry_data(parts["symmetry_data"])}
-{posteriors.page(parts)}{networks.page(parts)}{evidence.page(parts)}{tomography.page(parts)}{trust.page(parts)}{tabular.page(parts)}\
+{posteriors.page(parts)}{large.page(parts)}{networks.page(parts)}{evidence.page(parts)}{tomography.page(parts)}{trust.page(parts)}{tabular.page(parts)}\
 {classes.page(parts)}{integrations.page(parts)}"""
 
 

@@ -112,7 +112,7 @@ def _all_tables(kind: str, sets: dict[str, list[table_tabular.Column]]) -> tuple
     return (
         f"`BayesianMLPRegressor`: NLL on {len(ahead)} {kind}",
         f"significantly better: {told}",
-        f"best or tied on {_bold(str(level), level > len(ahead) / 2)}",
+        f"best or tied on {level}",
     )
 
 

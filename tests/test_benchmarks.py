@@ -50,6 +50,7 @@ LONG = {
     "bench_passes": "tests/bayes/methods/test_matrix_free.py",
     "bench_pixels": "tests/network/test_pixels.py",
     "bench_ranks": "tests/ranks/test_ranks.py",
+    "bench_reviews": "tests/integrations/test_huggingface.py",
     "bench_rotated_mnist": "tests/benchmarks/test_corruptions.py",
     "bench_scaling": "tests/benchmarks/test_studies.py",
     "bench_serving": "tests/integrations/test_serving.py",

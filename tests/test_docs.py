@@ -26,7 +26,6 @@ LINK = re.compile(r"(?<!\!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 SHOWN = {"text", ""}  # output, a tree of folders
 DIRECTIVES = {"{toctree}", "{eval-rst}", "{include} ../CHANGELOG.md", "{include} ../CONTRIBUTING.md", "{commands}"}
-LONG = {"large_networks.md", "wrong_labels.md"}
 OWN_TESTS = {
     "python setup",
     "python ours",
@@ -41,11 +40,6 @@ def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-def with_marks(path: Path) -> object:
-    """Pages of more than ten seconds are left to `make docs`, which runs all."""
-    return pytest.param(path, marks=pytest.mark.slow) if path.name in LONG else path
-
-
 def blocks(path: Path) -> list[tuple[str, str]]:
     """Every fenced block of a page, without what documents how to write one."""
     return [(kind.strip(), code) for _, kind, code in BLOCK.findall(path.read_text())]
@@ -58,7 +52,8 @@ def fenced(page: str, kind: str) -> list[str]:
 # every block of every page
 
 
-@pytest.mark.parametrize("path", [with_marks(path) for path in [*PAGES, *TOP]], ids=name_of)
+@pytest.mark.pages
+@pytest.mark.parametrize("path", [*PAGES, *TOP], ids=name_of)
 def test_the_code_of_a_page_runs(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)  # pages write modules of their own
@@ -264,6 +259,7 @@ def test_the_reference_has_every_public_module():
 # pages with tests of their own
 
 
+@pytest.mark.pages
 def test_our_code_on_the_migration_page_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names: dict = {}

@@ -13,14 +13,8 @@ WATCHED = Path(__file__).with_name("watched.py")
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 
 
-LONG = {
-    "a_page_for_a_classifier"
-}  # more than ten seconds; tests/app/test_demo.py and a page of the docs walk the same way
-
-
-@pytest.mark.parametrize(
-    "path", [pytest.param(path, id=path.stem, marks=pytest.mark.slow if path.stem in LONG else ()) for path in EXAMPLES]
-)
+@pytest.mark.pages
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_the_example_runs(path, tmp_path):
     finished = processes.run(WATCHED, str(path), folder=tmp_path, strict=True, timeout=120)
     assert finished.returncode == 0, finished.stderr
