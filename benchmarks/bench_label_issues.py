@@ -17,8 +17,7 @@ satellite. So all cells are run with seeds from 20 on, which nothing was chosen 
 Digits: all 1,797 of scikit-learn, 64-64-64-10 with ReLU, Adam, 60 epochs. MNIST: 5,000 images, 784-100-100-10, 30 epochs. ResNet-20: training all of it on
 4,000 images takes about ten minutes on a core, six times for each cell; so the layers of the checkpoint up to the last block are kept, and the last block and the
 head (74,570 weights) are trained on from the checkpoint with wrong labels, 4 epochs. Spam and letter: 2,000 rows. TRAK is not on the index of packages at hand. With
-two classes both kinds of wrong labels are the same. Of the cells below only those with a line in the results have been run so far, for time; a line of MNIST with seeds 10 and 11 is of the
-earlier code.
+two classes both kinds of wrong labels are the same. Of the cells below only those with a line in the results have been run so far, for time.
 """
 
 import time
