@@ -35,7 +35,7 @@ from torch import Tensor, nn
 WORDS, LENGTH = 4000, 64
 BASE, ADAPTER = 2000, 1500  # reviews
 OTHER_TEXTS, MEMBERS = 1000, 5
-PARTS = ("lapwing", "network")
+PARTS = ("lapwing", "network", "five adapters")
 CELLS: dict[str, dict[str, Any]] = {f"seed 1, {part}": {"seed": 1, "part": part} for part in PARTS}
 Batch = dict[str, Tensor]
 Data = tuple[Batch, Tensor]
