@@ -222,7 +222,7 @@ PUBLIC |= {f"lapwing.tabular.{name}": name for name in lapwing.tabular.__all__}
 FAMILIES = {
     f"lapwing.families.{path.stem}": path.stem
     for path in (ROOT / "lapwing/families").iterdir()
-    if path.stem not in {"evidence_training", "networks", "sampled"} and not path.stem.startswith("__")
+    if path.stem not in {"dense_laplace", "evidence_training", "networks", "sampled"} and not path.stem.startswith("__")
 }
 
 

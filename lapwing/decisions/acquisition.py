@@ -108,7 +108,7 @@ def acquire(
     >>> posterior = infer(LinearModel(x, y, Gaussian(0.1)), prior=Isotropic(1.0))
     >>> pool = torch.tensor([[3.0, 0.0], [0.0, 1.0], [0.0, 1.1]]).double()
     >>> acquire(posterior, pool, 2).places
-    tensor([2, 1])
+    tensor([2, 0])
     """
     found = pool_of(posterior, pool)
     if not 1 <= count <= len(found):

@@ -171,7 +171,8 @@ class Monitor(Alarms):
     >>> x = torch.linspace(1, 2, 40, dtype=torch.float64)[:, None] ** torch.arange(3)
     >>> posterior = infer(LinearModel(x[::2], x[::2, 1], Gaussian(0.1)), prior=Isotropic(1.0))
     >>> monitor = fit(posterior, x[1::2])
-    >>> monitor.drift(x[1::2]).p_value > 0.5, monitor.drift(5 * x[:9]).p_value
+    >>> beyond = torch.linspace(3, 4, 9, dtype=torch.float64)[:, None] ** torch.arange(3)
+    >>> monitor.drift(x[1::2]).p_value > 0.5, monitor.drift(beyond).p_value
     (True, 0.001)
     """
 

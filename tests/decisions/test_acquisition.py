@@ -168,7 +168,9 @@ def one_number():
 def test_equal_inputs_are_chosen_in_order_and_once():
     posterior, pool = one_number()
     same = pool[4:5].expand(5, 3)
-    assert lw.acquire(posterior, same, 5).places.tolist() == [0, 1, 2, 3, 4]
+    found = lw.acquire(posterior, same, 5)
+    assert isinstance(found, lw.Acquisition)
+    assert found.places.tolist() == [0, 1, 2, 3, 4]
 
 
 def test_a_large_pool_is_shortlisted_by_variance(monkeypatch):
