@@ -127,12 +127,13 @@ def is_stored(d: int, rank: int) -> bool:
     return 8.0 * d * rank <= STORED_BYTES
 
 
-def eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
+def eigh(matrix: Tensor, least: int = LARGE) -> tuple[Tensor, Tensor]:
     """Eigenvalues and eigenvectors of a symmetric matrix, which may be overwritten.
 
-    Large ones on a processor by SciPy's LAPACK, which takes two thirds of the time of torch's.
+    Those of at least so many rows on a processor by SciPy's LAPACK: it takes two thirds of the time of torch's where
+    they are large, and small ones do not wait for the threads of another library.
     """
-    if matrix.device.type != "cpu" or len(matrix) < LARGE:
+    if matrix.device.type != "cpu" or len(matrix) < least:
         found = torch.linalg.eigh(matrix)
         return found.eigenvalues, found.eigenvectors
     values, vectors, failed = dsyevd(matrix.numpy().T, overwrite_a=1)  # columns first, as LAPACK has them
@@ -142,7 +143,7 @@ def eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _primal(operator: LinearOperator) -> Spectrum:
-    values, vectors = eigh(gram(operator))
+    values, vectors = eigh(gram(operator), least=1)
     return Spectrum(Dense(vectors), values.clamp_min(0))
 
 
