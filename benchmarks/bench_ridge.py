@@ -60,7 +60,7 @@ PLAN = {
     "4,000 × 4,000": {"n": 4_000, "d": 4_000, "repeats": 3, "their_repeats": 1, "seed": 0, "decay": 0.5},
     "1,000 × 8,000": {"n": 1_000, "d": 8_000, "repeats": 5, "their_repeats": 1, "seed": 0, "decay": 0.5},
 }
-RUN = 4  # cells of the plan that have been run
+RUN = 6  # cells of the plan that have been run
 CELLS = dict(list(PLAN.items())[:RUN])
 
 if __name__ == "__main__":
