@@ -59,15 +59,12 @@ def rows_of(parts: Parts) -> list[tuple[str, str, str]]:
     """What was measured, a peer's figure, and ours."""
     return [
         *_first_fits(parts["first_tries"]),
-        _tables(parts["tabular"]),
         _all_tables("UCI tables, three to ten splits each", table_tabular.standard_sets(parts)),
         _all_tables("more tables, ten splits each", table_tabular.more_sets(parts)),
         _all_tables("UCI tables with the middle third of a feature held out", table_tabular.gap_sets(parts)),
         _classes(parts["tabular_classes"]),
         _wrong_labels(parts["label_issues"]),
-        _wrong_rows(parts["label_issues"]),
         _ridge(parts["ridge"]),
-        _products(parts["ggn"]),
         _kfac(parts["resnet20_peers"]),
         _resnet(parts["resnet20"]),
         _unfamiliar(parts["ood"]),
@@ -89,18 +86,6 @@ def _first_fits(cells: dict[str, Any]) -> list[tuple[str, str, str]]:
             f"{_signed(found.mean())}, **{int((found < -beyond).sum())} significantly better**",
         ))  # fmt: skip
     return rows
-
-
-def _tables(cells: dict[str, Any]) -> tuple[str, str, str]:
-    mean = {
-        name: np.mean([np.mean(list(splits.values())) for splits in sets.values()])
-        for name, sets in nlls(cells).items()
-    }
-    peers = {"gp": "Gaussian process", "boosting": "boosting", "mlp": "cross-validated MLP"}
-    ours = f"{mean['lapwing']:.2f}"
-    told = ", ".join(f"{name} {mean[method]:.2f}" for method, name in peers.items())
-    best = mean["lapwing"] < min(mean[method] for method in peers)
-    return "`BayesianMLPRegressor`: mean NLL on four UCI tables, ten splits each", told, _bold(ours, best)
 
 
 def _all_tables(kind: str, sets: dict[str, list[table_tabular.Column]]) -> tuple[str, str, str]:
@@ -162,18 +147,6 @@ def _wrong_labels(cells: dict[str, Any]) -> tuple[str, str, str]:
     )
 
 
-def _wrong_rows(cells: dict[str, Any]) -> tuple[str, str, str]:
-    """The same of a table, beside cleanlab with boosting."""
-    found, rival = cells["spam, symmetric, 10%"]["result"], "cleanlab, five folds, boosting"
-    theirs, ours = _of_labels(found, rival)
-    peer, own = _times(*(found["methods"][method]["seconds"] for method in (rival, "lapwing")))
-    return (
-        "`label_issues`: every tenth label of 2,000 rows of spam made random, the same scores",
-        f"cleanlab with boosting on five folds: {theirs}, {peer}",
-        f"{ours}, {own}",
-    )
-
-
 def _times(theirs: float, ours: float) -> tuple[str, str]:
     return _bold(f"{theirs:.1f} s", theirs < ours), _bold(f"{ours:.1f} s", ours < theirs)
 
@@ -200,16 +173,6 @@ def _ridge(cells: dict[str, Any]) -> tuple[str, str, str]:
         peer.append(_bold(_seconds(theirs) + memory["their"], theirs < 0.9 * ours))  # medians of runs repeat to a tenth
         own.append(_bold(_seconds(ours) + memory["our"], ours < 0.9 * theirs))
     return f"`BayesianRidge`, {' / '.join(sizes)}", f"scikit-learn: {' / '.join(peer)}", " / ".join(own)
-
-
-def _products(cells: dict[str, Any]) -> tuple[str, str, str]:
-    found = cells["resnet20, 64 columns"]["result"]
-    ours, theirs = (float(np.median(found[f"{whose}_seconds"])) for whose in ("our", "their"))
-    return (
-        "Gauss–Newton products of ResNet-20, 64 columns",
-        f"curvlinops: {_bold(_seconds(theirs), theirs < ours)}",
-        _bold(_seconds(ours), ours < theirs),
-    )
 
 
 def _kfac(cells: dict[str, Any]) -> tuple[str, str, str]:
