@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Literal, final
 
 import torch
@@ -85,11 +85,11 @@ def cutoff(values: Tensor, size: int) -> float:
     return largest * max(size, len(values)) * torch.finfo(values.dtype).eps
 
 
-def decompose(operator: LinearOperator, side: Side | None = None) -> Spectrum:
+def decompose(operator: LinearOperator, side: Side | None = None, least: int = LARGE) -> Spectrum:
     """The spectrum of GᵀG: by default from the smaller of GᵀG and GGᵀ.
 
     Both Gram sides are good to about eps · s_max / ρ when used at a ratio ρ of prior to noise precision;
-    `side="svd"` takes the singular values of G itself, several times slower, for very small ρ.
+    `side="svd"` takes the singular values of G itself, several times slower, for very small ρ. `least` is for `eigh`.
     """
     n, d = operator.shape
     side = side or ("primal" if d <= n else "dual")
@@ -98,7 +98,7 @@ def decompose(operator: LinearOperator, side: Side | None = None) -> Spectrum:
         f"an exact posterior with {n:,} observations and {d:,} weights",
         advice,
     )
-    return {"primal": _primal, "dual": _dual, "svd": _svd}[side](operator)
+    return {"primal": partial(_primal, least=least), "dual": _dual, "svd": _svd}[side](operator)
 
 
 def decompose_whitened(operator: LinearOperator) -> Spectrum:
@@ -142,8 +142,8 @@ def eigh(matrix: Tensor, least: int = LARGE) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(values), torch.from_numpy(vectors)
 
 
-def _primal(operator: LinearOperator) -> Spectrum:
-    values, vectors = eigh(gram(operator), least=1)
+def _primal(operator: LinearOperator, least: int) -> Spectrum:
+    values, vectors = eigh(gram(operator), least)
     return Spectrum(Dense(vectors), values.clamp_min(0))
 
 

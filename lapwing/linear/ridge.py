@@ -284,7 +284,7 @@ class BayesianRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
         tolerance = min(self.tol, 1e-3) * 1e-6
         rows, spectrum = training.rows, None
         if min(rows.shape) <= EXACT_SIZE:
-            spectrum = decompose(rows)
+            spectrum = decompose(rows, least=1)  # estimators stand between those of other libraries
             search = Search(
                 GammaHyperprior(self.lambda_1, self.lambda_2), GammaHyperprior(self.alpha_1, self.alpha_2),
                 self.max_iter, tolerance, self.lambda_init, self.alpha_init,
