@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Literal, final
 
 import torch
@@ -98,7 +98,9 @@ def decompose(operator: LinearOperator, side: Side | None = None, least: int = L
         f"an exact posterior with {n:,} observations and {d:,} weights",
         advice,
     )
-    return {"primal": partial(_primal, least=least), "dual": _dual, "svd": _svd}[side](operator)
+    if side == "primal":
+        return _primal(operator, least)
+    return {"dual": _dual, "svd": _svd}[side](operator)
 
 
 def decompose_whitened(operator: LinearOperator) -> Spectrum:
