@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import exp, log
@@ -176,14 +177,17 @@ class BayesianPoissonRegressor(_LogLink):
 class _Dispersed(_LogLink):
     """A likelihood with one parameter of its own, at the maximum of the evidence unless it is given."""
 
+    @abstractmethod
     def _with_parameter(self, likelihood: Any, value: float) -> Likelihood:
-        raise NotImplementedError
+        """The same likelihood with another parameter."""
 
+    @abstractmethod
     def _parameter(self, likelihood: Any) -> float:
-        raise NotImplementedError
+        """The parameter of a likelihood."""
 
+    @abstractmethod
     def _given(self) -> float | None:
-        raise NotImplementedError
+        """What the user gave for it."""
 
     def _retuned(
         self, likelihood: Likelihood, outputs: Tensor, variances: Tensor, rows: Rows
